@@ -1,0 +1,1 @@
+"""The command line: gets an App, never a connection."""

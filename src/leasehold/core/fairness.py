@@ -1,0 +1,47 @@
+"""How many jobs to take from each lane. Pure: lanes and free slots in, shares out.
+
+Recovered jobs are asked first: at the end of a backlog their recovery time would be the backlog's. While fresh ones
+wait they get at most half of the free slots, rounded up (with one free slot the two take turns), so that a storm of
+returning jobs does not starve fresh work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from leasehold.core.job import Lane as Kind
+from leasehold.core.job import lane_of
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Lane:
+    """A line of waiting jobs."""
+
+    rank: int
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """At most `quota` jobs from this lane."""
+
+    lane: Lane
+    quota: int
+
+
+def shares(lanes: Iterable[Lane], slots: int, turn: int) -> list[Share]:
+    """The shares in the order in which they are to be asked. `turn` grows by one with every call."""
+    ordered = sorted(lanes)
+    returning = [lane for lane in ordered if lane_of(lane.rank) is not Kind.FRESH]
+    fresh = [lane for lane in ordered if lane_of(lane.rank) is Kind.FRESH]
+    if not fresh:
+        return [Share(lane, slots) for lane in returning]
+    left = turn % 2 if slots == 1 else (slots + 1) // 2
+    each = max(left // max(len(returning), 1), 1)
+    asked: list[Share] = []
+    for lane in returning:
+        if left > 0:
+            asked.append(Share(lane, min(each, left)))
+            left -= each
+    return asked + [Share(lane, slots) for lane in fresh]

@@ -1,0 +1,1 @@
+"""Hears facts, tells the world. Knows nothing of how they came about."""
