@@ -222,7 +222,7 @@ class Sql:
     def run(self, query: str, *args: object) -> None:
         self.wait(self._connection.execute(query, *args))
 
-    def value(self, query: str, *args: object) -> Any:  # noqa: ANN401 - whatever the database answers
+    def value(self, query: str, *args: object) -> Any:
         return self.wait(self._connection.fetchval(query, *args))
 
     def close(self) -> None:

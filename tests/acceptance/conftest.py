@@ -1,4 +1,4 @@
-"""Real workers for acceptance tests: `leasehold worker` as a process of its own, on a fresh database, watched from outside."""
+"""Real workers for acceptance tests: `leasehold worker` as a process of its own, watched from outside."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHOP: Final = Path(shop.__file__)
 PATIENCE_S: Final = 30.0
 
 
-def until(condition: Callable[[], Any], *, within_s: float = PATIENCE_S, what: str = "it") -> Any:  # noqa: ANN401
+def until(condition: Callable[[], Any], *, within_s: float = PATIENCE_S, what: str = "it") -> Any:
     """Wait for a condition, and say what did not come."""
     deadline = time.monotonic() + within_s
     while not (seen := condition()):

@@ -1,4 +1,4 @@
-"""The program whose jobs the acceptance tests run. Every start of a handler is written to a side log that nobody else reads."""
+"""The program whose jobs the acceptance tests run. Every start of a handler is written to a log beside the database."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def block_the_loop(job: Job, log: str, seconds: float) -> str:
 
 @app.task(lease="1s")
 async def hold_the_gil(job: Job, log: str, exponent: int) -> int:
-    power = 3**exponent  # one call into C that gives the GIL to nobody
+    power: int = 3**exponent  # one call into C that gives the GIL to nobody
     started(job, log)
     return power.bit_length()
 

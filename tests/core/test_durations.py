@@ -32,7 +32,7 @@ UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
         (timedelta(minutes=2), 120),
     ],
 )
-def test_a_duration_means_the_same_however_it_is_written(written: Any, meant: float) -> None:  # noqa: ANN401 - any of its forms
+def test_a_duration_means_the_same_however_it_is_written(written: Any, meant: float) -> None:
     assert seconds(written) == pytest.approx(meant)
 
 
@@ -51,7 +51,7 @@ def test_a_text_that_is_no_duration_is_refused(wrong: str) -> None:
     [True, False, None, [], -1, -0.001, float("nan"), float("inf"), timedelta(-1), 10**400, "9" * 400 + "s"],
     ids=lambda wrong: repr(wrong)[:10],
 )
-def test_a_value_that_is_no_duration_is_refused(wrong: Any) -> None:  # noqa: ANN401 - the wrong type is the point
+def test_a_value_that_is_no_duration_is_refused(wrong: Any) -> None:
     with pytest.raises(WrongDurationError):
         seconds(wrong)
 

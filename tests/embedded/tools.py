@@ -44,7 +44,7 @@ def until(condition: Callable[[], object], what: str, seconds: float = 20.0) -> 
         time.sleep(0.01)
 
 
-def ask(dsn: str, sql: str) -> Any:  # noqa: ANN401 - the one value of any question
+def ask(dsn: str, sql: str) -> Any:
     async def once() -> object:
         connection = await asyncpg.connect(dsn)
         try:

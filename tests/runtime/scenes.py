@@ -1,4 +1,4 @@
-"""What the runtime's tests say over and over: a lease, a task, a worker on the memory store with clocks held by hand."""
+"""What the runtime's tests say over and over: a lease, a task, a worker on the memory store."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
 from uuid import UUID, uuid4
 
 from leasehold.app.app import App
@@ -22,7 +22,7 @@ from leasehold.store.contract import Store
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def a_lease(**given: Any) -> Lease:  # noqa: ANN401 - Lease's own fields
+def a_lease(**given: Any) -> Lease:
     values: dict[str, Any] = {
         "job_id": 1,
         "queue": "default",
@@ -43,7 +43,7 @@ def a_lease(**given: Any) -> Lease:  # noqa: ANN401 - Lease's own fields
     return Lease(**{**values, **given})
 
 
-def spec_of(fn: Callable[..., Any], **options: Any) -> TaskSpec:  # noqa: ANN401 - the options of `App.task`
+def spec_of(fn: Callable[..., Any], **options: Any) -> TaskSpec:
     app = App(settings=Settings())
     app.task(**options)(fn)
     (spec,) = app.registry
@@ -132,7 +132,7 @@ class Works:
                 await asyncio.sleep(0.005)
         return self.of(kind)
 
-    async def __aenter__(self) -> Works:
+    async def __aenter__(self) -> Self:
         self.running = asyncio.create_task(self.worker.run())
         return self
 
@@ -142,5 +142,5 @@ class Works:
             await self.running
 
 
-async def enqueue(store: Store, *tasks: str, **wishes: Any) -> list[int]:  # noqa: ANN401 - NewJob's own fields
+async def enqueue(store: Store, *tasks: str, **wishes: Any) -> list[int]:
     return await store.enqueue([NewJob(task=task, **{"payload": "{}", **wishes}) for task in tasks])

@@ -17,18 +17,18 @@ from leasehold.runtime.execute import Attempt, Interruption, decoded
 from tests.runtime.scenes import a_lease, spec_of
 
 
-class Unspeakable(Exception):
+class UnspeakableError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("not even this")
 
 
-class Endless(BaseException):
+class EndlessError(BaseException):
     pass
 
 
 def attempt_of(fn: Callable[..., Any], arguments: dict[str, Any] | None = None, **options: Any) -> Attempt:
     spec = spec_of(fn, **options)
-    job = Job(a_lease(), arguments or {}, report=lambda pct, note: None, monotonic=lambda: 0.0)
+    job = Job(a_lease(), arguments or {}, report=lambda *_: None, monotonic=lambda: 0.0)
     return Attempt(spec, job, ThreadPoolExecutor(1))
 
 
@@ -45,8 +45,8 @@ RAISED = [
     (SystemExit(3), "SystemExit", True),
     (KeyboardInterrupt(), "KeyboardInterrupt", True),
     (GeneratorExit(), "GeneratorExit", True),
-    (Endless("a BaseException of their own"), "Endless", True),
-    (Unspeakable(), "Unspeakable", True),
+    (EndlessError("a BaseException of their own"), "EndlessError", True),
+    (UnspeakableError(), "UnspeakableError", True),
     (asyncio.CancelledError(), "CancelledError", True),
 ]
 
@@ -54,7 +54,10 @@ RAISED = [
 @pytest.mark.parametrize("error, code, retryable", RAISED, ids=lambda value: str(type(value).__name__))
 @pytest.mark.parametrize("kind", ["async", "thread"])
 async def test_every_exception_becomes_a_failure_and_none_escapes(
-    error: BaseException, code: str, retryable: bool, kind: str
+    error: BaseException,
+    code: str,
+    retryable: bool,  # noqa: FBT001 - a column of the table above
+    kind: str,
 ) -> None:
     async def on_the_loop() -> None:
         raise error
@@ -127,7 +130,7 @@ async def test_a_message_of_any_size_and_any_characters_is_made_storable() -> No
         (Interruption.LOST, Released("its lease was lost")),
         (Interruption.TIMED_OUT, TimedOut(3600.0)),
     ],
-    ids=lambda value: str(value),
+    ids=str,
 )
 async def test_an_interrupted_handler_ends_for_the_reason_of_the_interruption(
     why: Interruption, outcome: Outcome

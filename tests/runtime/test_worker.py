@@ -240,7 +240,7 @@ async def test_a_thread_that_does_not_end_is_abandoned_at_the_shutdown_and_its_j
     assert await kinds(store, job_id) == ["created", "processing", "aborted:shutdown", "requeued:stale"]
 
 
-async def status(store: MemoryStore, job_id: int) -> Any:  # noqa: ANN401 - a State, or None
+async def status(store: MemoryStore, job_id: int) -> Any:
     job = await store.get(job_id)
     return job.status if job else None
 

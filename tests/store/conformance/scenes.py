@@ -18,7 +18,7 @@ from leasehold.store.postgres.store import PostgresStore
 POLICY = Policy()
 
 
-def new(task: str = "clip", **wishes: Any) -> NewJob:  # noqa: ANN401 - NewJob's own fields
+def new(task: str = "clip", **wishes: Any) -> NewJob:
     return NewJob(task=task, **{"payload": "{}", **wishes})
 
 
@@ -42,7 +42,7 @@ def hold(lease: Lease) -> Hold:
     return Hold(lease.job_id, lease.token)
 
 
-async def running(store: Store, *, worker: str = "w1", **wishes: Any) -> Lease:  # noqa: ANN401 - NewJob's own fields
+async def running(store: Store, *, worker: str = "w1", **wishes: Any) -> Lease:
     """A job that was enqueued and claimed; nothing else may wait for its task."""
     (job_id,) = await store.enqueue([new(**wishes)])
     lease = await again(store, worker=worker)
@@ -56,7 +56,7 @@ async def again(store: Store, *, worker: str = "w1") -> Lease:
     return lease
 
 
-async def ids(store: Store, slots: int, **wishes: Any) -> list[int]:  # noqa: ANN401 - ask's own arguments
+async def ids(store: Store, slots: int, **wishes: Any) -> list[int]:
     """The jobs that a claim takes, in its order."""
     return [lease.job_id for lease in await store.claim(ask(slots, **wishes))]
 

@@ -8,7 +8,7 @@ import pytest
 
 from leasehold.core.decide import Settlement, decide
 from leasehold.core.job import Lease, State
-from leasehold.core.outcome import Aborted, Crashed, Done, Expired, Outcome, Released
+from leasehold.core.outcome import Aborted, Crashed, Done, Expired, Outcome
 from leasehold.core.policy import Backoff, Policy
 from leasehold.store.contract import NEVER_BEGUN, Answer, Hold, Store, Verdict
 from tests.databases import HeldClock
@@ -215,7 +215,7 @@ async def test_what_a_dead_worker_holds_is_settled_as_its_fates_say(store: Store
     assert outcomes == {
         ran.job_id: Crashed({"signal": 9}),
         ended.job_id: Done("1"),
-        claimed.job_id: Released(NEVER_BEGUN),
+        claimed.job_id: NEVER_BEGUN,
     }
     jobs = [await look_at(store, lease.job_id) for lease in (ran, ended, claimed)]
     assert [(job.status, job.attempt_count) for job in jobs] == [
@@ -225,7 +225,7 @@ async def test_what_a_dead_worker_holds_is_settled_as_its_fates_say(store: Store
     ]
     assert await kinds(store, ran.job_id) == ["created", "processing", "requeued:stale"]
     assert await kinds(store, claimed.job_id) == ["created", "processing", "released"]
-    assert (await store.timeline(claimed.job_id))[-1].data == {"reason": NEVER_BEGUN}
+    assert (await store.timeline(claimed.job_id))[-1].data == {"reason": NEVER_BEGUN.reason}
 
 
 async def test_what_a_dead_worker_never_began_is_ready_at_once(store: Store) -> None:
@@ -249,7 +249,7 @@ async def test_a_fate_with_a_token_that_is_not_current_counts_for_nothing(store:
     await store.promote(1)
     new_lease = await again(store, worker="dead")
     ((lease, outcome, _),) = await store.bury("dead", {hold(old): Crashed()}, fate)
-    assert (lease, outcome) == (new_lease, Released(NEVER_BEGUN))
+    assert (lease, outcome) == (new_lease, NEVER_BEGUN)
 
 
 async def test_burying_again_changes_nothing(store: Store) -> None:
@@ -260,7 +260,8 @@ async def test_burying_again_changes_nothing(store: Store) -> None:
     assert await everything(store) == before
 
 
-async def test_a_buried_workers_late_settle_of_a_crashed_job_is_lost(store: Store) -> None:
-    lease = await running(store, worker="dead")
-    await store.bury("dead", {hold(lease): Crashed()}, fate)
-    assert await store.settle([fate(lease, Done())]) == (Answer.LOST,)
+async def test_a_buried_workers_late_settle_is_lost_whether_its_job_was_begun_or_not(store: Store) -> None:
+    await store.enqueue([new(), new()])
+    begun, not_begun = await store.claim(ask(2, worker="dead"))
+    await store.bury("dead", {hold(begun): Crashed()}, fate)
+    assert await store.settle([fate(begun, Done()), fate(not_begun, Done())]) == (Answer.LOST, Answer.LOST)

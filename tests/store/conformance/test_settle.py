@@ -13,6 +13,7 @@ import pytest
 from leasehold.core.job import Lease, State
 from leasehold.core.outcome import (
     Aborted,
+    By,
     Cancelled,
     Checkpointed,
     Crashed,
@@ -311,7 +312,11 @@ async def test_a_repeat_after_a_lost_reply_answers_already_and_changes_nothing(s
     assert await everything(store) == before
 
 
-@pytest.mark.parametrize("outcome", [Crashed(), Expired()], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "outcome",
+    [Crashed(), Expired(), Aborted(by=By.SUPERVISOR), Released("our doing", by=By.SUPERVISOR)],
+    ids=lambda value: type(value).__name__,
+)
 @pytest.mark.parametrize("max_attempts", [1, 3])
 async def test_who_was_given_up_by_others_is_lost_and_not_already_settled(
     store: Store, outcome: Outcome, max_attempts: int

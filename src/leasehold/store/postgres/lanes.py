@@ -55,6 +55,11 @@ class Lanes:
         self._discovered_at = self._clock()
         self._marks = {lane: self._marks.get(lane) or _Mark() for lane in lanes}
 
+    def filled(self, lanes: Iterable[Lane]) -> None:
+        """Ask these too, from zero: somebody has just put a job there."""
+        for lane in lanes:
+            self._marks[lane] = _Mark()
+
     def forget(self) -> None:
         """Discover at the next claim, whatever the time."""
         self._discovered_at = float("-inf")

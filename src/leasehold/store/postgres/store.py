@@ -74,7 +74,7 @@ class PostgresStore:
         answers: list[Answer] = []
         for batch in _without_twins(settlements):
             async with self._hot.transaction() as transaction:
-                applied = await _settle(transaction, batch)
+                applied = await self._settle(transaction, batch)
                 missing = [settlement for settlement in batch if settlement.job_id not in applied]
                 repeated = await transaction.rows("settled", *_pairs(missing)) if missing else []
             answers += _answers(batch, applied, repeated)
@@ -94,6 +94,21 @@ class PostgresStore:
         repeated = await self._hot.rows("settled", *_pairs(missing)) if missing else []
         leases = self._leases([row for row in rows if row["task"] is not None], ask)
         return Cycle(tuple(_answers(settlements, applied, repeated)), leases)
+
+    async def _settle(self, transaction: Transaction, settlements: Sequence[Settlement]) -> set[int]:
+        bodies = ",".join(f'"{settlement.job_id}":{_body(settlement)}' for settlement in settlements)
+        rows = await transaction.rows("settle", *_pairs(settlements), f"{{{bodies}}}")
+        self._lanes.filled(
+            Lane(settlement.rank, settlement.queue)
+            for settlement in settlements
+            if settlement.state is State.QUEUED and settlement.delay_s <= 0
+        )
+        return {row["job_id"] for row in rows}
+
+    async def _settle_locked(self, transaction: Transaction, settlements: Sequence[Settlement]) -> None:
+        if settlements:
+            applied = await self._settle(transaction, settlements)
+            assert len(applied) == len(settlements), "rows that we hold locked cannot be settled by anybody else"
 
     async def _lanes_for(self, ask: Ask) -> tuple[object, ...] | None:
         """The claim's arguments, or None where nobody waits."""
@@ -140,7 +155,7 @@ class PostgresStore:
         async with self._side.transaction() as transaction:
             rows = await transaction.rows("expired", limit)
             reaped = [(lease, decide(lease, Expired(_evidence(row)))) for row in rows for lease in (_held(row),)]
-            await _settle_locked(transaction, [settlement for _, settlement in reaped])
+            await self._settle_locked(transaction, [settlement for _, settlement in reaped])
         return reaped
 
     async def bury(
@@ -153,7 +168,7 @@ class PostgresStore:
                 lease = _held(row)
                 outcome = fates.get(Hold(lease.job_id, lease.token), NEVER_BEGUN)
                 buried.append((lease, outcome, decide(lease, outcome)))
-            await _settle_locked(transaction, [settlement for _, _, settlement in buried])
+            await self._settle_locked(transaction, [settlement for _, _, settlement in buried])
         return buried
 
     async def promote(self, limit: int) -> int:
@@ -216,17 +231,6 @@ def _without_twins(settlements: Sequence[Settlement]) -> Iterator[Sequence[Settl
         yield from ((settlement,) for settlement in settlements)
     elif settlements:
         yield settlements
-
-
-async def _settle(transaction: Transaction, settlements: Sequence[Settlement]) -> set[int]:
-    bodies = ",".join(f'"{settlement.job_id}":{_body(settlement)}' for settlement in settlements)
-    return {row["job_id"] for row in await transaction.rows("settle", *_pairs(settlements), f"{{{bodies}}}")}
-
-
-async def _settle_locked(transaction: Transaction, settlements: Sequence[Settlement]) -> None:
-    if settlements:
-        applied = await _settle(transaction, settlements)
-        assert len(applied) == len(settlements), "rows that we hold locked cannot be settled by anybody else"
 
 
 def _body(settlement: Settlement) -> str:
