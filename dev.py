@@ -43,7 +43,7 @@ for folder in {place.base_of(home), home}:
 
 
 def main(words: list[str]) -> int:
-    """Run one verb; a failed tool's own words are the message, its status is ours."""
+    """Run one verb; a failed tool has said why, its status is ours."""
     verb, *args = words or ["help"]
     if verb not in VERBS:
         print(f"No verb {verb!r}.\n", file=sys.stderr)
@@ -51,8 +51,6 @@ def main(words: list[str]) -> int:
         return 2
     try:
         return VERBS[verb](args)
-    except subprocess.CalledProcessError as failed:
-        return failed.returncode if failed.returncode > 0 else 1
     except KeyboardInterrupt:
         return 130
 

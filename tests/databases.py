@@ -64,18 +64,16 @@ class GivenServer:
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the home of the server; xdist's workers inherit it."""
     if not hasattr(config, "workerinput"):
-        home = Path(tempfile.mkdtemp(prefix="leasehold-tests-"))
-        home.chmod(0o755)  # as root, the server runs as somebody else, who must come through here
-        os.environ[HOME] = str(home)
+        os.environ[HOME] = str(Path(tempfile.gettempdir()) / f"leasehold-tests-{uuid.uuid4().hex[:12]}")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Whoever chose the home removes it, when all workers are gone."""
     if not hasattr(config, "workerinput"):
         home = Path(os.environ.pop(HOME))
-        if (home / "server").exists():
-            embedded.stop(home / "server")
-        shutil.rmtree(home)
+        if home.exists():
+            embedded.stop(home)
+            shutil.rmtree(home)
 
 
 @pytest.fixture(scope="session")
@@ -86,7 +84,7 @@ def server() -> Iterator[Server]:
     if given:
         running = GivenServer(given)
     else:
-        running = embedded.start(Path(os.environ[HOME]) / "server", bin_dir=Path(bin_dir) if bin_dir else None)
+        running = embedded.start(Path(os.environ[HOME]), bin_dir=Path(bin_dir) if bin_dir else None)
     yield running
     running.close()
 

@@ -82,7 +82,6 @@ def test_the_late_settle_of_a_frozen_worker_is_refused_and_counted(site: Site) -
     assert {"worker.stale_token_rejects_total{what=settle}": 1.0}.items() <= counted[0].items()
 
 
-@pytest.mark.requirement("R1.2")
 def test_an_async_handler_that_sleeps_for_five_leases_runs_exactly_once(site: Site) -> None:
     site.worker().ready()
     job_id = shop.block_the_loop.enqueue(site.side_log, LEASES).id
@@ -94,7 +93,6 @@ def test_an_async_handler_that_sleeps_for_five_leases_runs_exactly_once(site: Si
     assert site.starts(job_id) == [1]
 
 
-@pytest.mark.requirement("R1.2")
 def test_a_handler_that_holds_the_gil_for_five_leases_runs_exactly_once(site: Site) -> None:
     worker = site.worker().ready()
     job_id = shop.hold_the_gil.enqueue(site.side_log, exponent_that_takes(LEASES)).id

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import pwd
 import shutil
+import socket
 import stat
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import psutil
 import pytest
 
 from leasehold.embedded import MovedHomeError, NotYoursError, UnreachableDataError, find, place, start, stop
+from leasehold.embedded.record import write_record
 from leasehold.embedded.stage import link_or_copy, link_tree
 from tests.embedded.tools import (
     NOBODY,
@@ -22,6 +25,7 @@ from tests.embedded.tools import (
     needs_root,
     postmaster,
     python,
+    record,
     run,
     until,
     user_of,
@@ -171,6 +175,7 @@ def test_what_an_ordinary_user_made_root_runs_as_that_user_and_hands_back(folder
     with user_of(home, uid=ANOTHER), start(home) as joined:
         assert ask(joined.dsn(), "select 1") == 1
     until(lambda: is_stopped(home), "the server stops")
+    (home / "postgres.log").unlink()
     with start(home) as server:
         assert psutil.Process(postmaster(home)).uids().real == ANOTHER
         assert ask(server.dsn(), "select 1") == 1
@@ -186,6 +191,20 @@ def test_an_ordinary_user_is_told_that_the_data_are_somebody_elses(home: Path) -
     told = run(python(TRY, home, uid=ANOTHER))
     assert told.stdout.startswith(NotYoursError.__name__), told
     assert f"owner={NOBODY}" in told.stdout
+
+
+@needs_root
+def test_a_socket_of_somebody_elses_is_not_joined(home: Path, folder: Path) -> None:
+    fake = folder / "fake"
+    fake.mkdir()
+    with socket.socket(socket.AF_UNIX) as stranger, start(home):
+        stranger.bind(str(fake / ".s.PGSQL.5432"))
+        stranger.listen()
+        write_record(home, dataclasses.replace(record(home), socket=str(fake)))
+        with start(home) as server:
+            assert server.socket != fake
+            assert ask(server.dsn(), "select 1") == 1
+    until(lambda: is_stopped(home), "the server stops")
 
 
 @needs_root

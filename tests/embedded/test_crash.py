@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
@@ -9,10 +10,12 @@ import subprocess
 import time
 from pathlib import Path
 
+import asyncpg
 import psutil
 import pytest
 
 from leasehold.embedded import start
+from leasehold.embedded.cluster import status
 from tests.embedded.tools import (
     AM_ROOT,
     USE_UNTIL_TOLD,
@@ -28,35 +31,42 @@ from tests.embedded.tools import (
     user_of,
 )
 
-REMEMBER = "create table memory as select 42 as answer"
-RECALL = "select answer from memory"
+
+class Memory:
+    """A row that has to survive; a name of its own for each test, since the data are lent from one to the next."""
+
+    def __init__(self) -> None:
+        self.name = f"memory_{time.monotonic_ns()}"
+        self.remember = f"create table {self.name} as select 42 as answer"
+        self.recall = f"select answer from {self.name}"
 
 
 @pytest.fixture
-def home(own_home: Path) -> Path:
-    """Crashes spoil what they meet."""
-    return own_home
+def memory() -> Memory:
+    return Memory()
 
 
-def test_after_a_killed_postmaster_the_next_start_recovers(home: Path) -> None:
+def test_after_a_killed_postmaster_the_next_start_recovers(home: Path, memory: Memory) -> None:
     with start(home) as first:
-        ask(first.dsn(), REMEMBER)
+        ask(first.dsn(), memory.remember)
         minder = record(home).minder
         os.kill(postmaster(home), signal.SIGKILL)
         with start(home) as second:
-            assert ask(second.dsn(), RECALL) == 42
+            assert ask(second.dsn(), memory.recall) == 42
             assert first.dsn() == second.dsn()
             assert record(home).minder == minder
     assert "automatic recovery in progress" in (home / "postgres.log").read_text()
     until(lambda: is_stopped(home), "the server stops")
 
 
-def test_after_a_crash_of_everything_the_next_start_recovers_and_tidies_up(home: Path, sockets: Path) -> None:
+def test_after_a_crash_of_everything_the_next_start_recovers_and_tidies_up(
+    home: Path, memory: Memory, sockets: Path
+) -> None:
     with user_of(home) as owner:
         assert owner.stdout
         dsn = record(home)
         with start(home) as server:
-            ask(server.dsn(), REMEMBER)
+            ask(server.dsn(), memory.remember)
             os.kill(dsn.minder, signal.SIGKILL)
         os.kill(postmaster(home), signal.SIGKILL)
         owner.kill()
@@ -65,16 +75,16 @@ def test_after_a_crash_of_everything_the_next_start_recovers_and_tidies_up(home:
     assert {"users", "server.json"} <= names(home)
     assert names(sockets) == {Path(dsn.socket).name}
     with start(home) as server:
-        assert ask(server.dsn(), RECALL) == 42
+        assert ask(server.dsn(), memory.recall) == 42
         assert names(sockets) == {server.socket.name}
     until(lambda: is_stopped(home), "the server stops")
     assert names(home) == {"data", "postgres.log"}
     assert names(sockets) == set()
 
 
-def test_a_stale_pid_that_is_another_program_by_now_does_not_prevent_a_start(home: Path) -> None:
+def test_a_stale_pid_that_is_another_program_by_now_does_not_prevent_a_start(home: Path, memory: Memory) -> None:
     with start(home) as server:
-        ask(server.dsn(), REMEMBER)
+        ask(server.dsn(), memory.remember)
         os.kill(postmaster(home), signal.SIGKILL)
     until(lambda: is_stopped(home), "the minder sees that it is gone")
     owner = (home / "data").stat().st_uid
@@ -86,22 +96,39 @@ def test_a_stale_pid_that_is_another_program_by_now_does_not_prevent_a_start(hom
         pid_file.write_text("\n".join([str(stranger.pid), *lines[1:]]) + "\n")
         try:
             with start(home) as server:
-                assert ask(server.dsn(), RECALL) == 42
+                assert ask(server.dsn(), memory.recall) == 42
             until(lambda: is_stopped(home), "the server stops")
             assert stranger.poll() is None, "a stranger was signalled"
         finally:
             stranger.kill()
 
 
-def test_a_server_whose_socket_was_cleared_away_is_started_anew(home: Path, sockets: Path) -> None:
+@pytest.mark.parametrize("what", ["the folder", "the file in it"])
+def test_a_server_whose_socket_was_cleared_away_is_started_anew(
+    home: Path, memory: Memory, sockets: Path, what: str
+) -> None:
     with start(home) as server:
-        ask(server.dsn(), REMEMBER)
-        shutil.rmtree(server.socket)
+        ask(server.dsn(), memory.remember)
+        if what == "the folder":
+            shutil.rmtree(server.socket)
+        else:
+            (server.socket / ".s.PGSQL.5432").unlink()
         with start(home) as again:
-            assert again.socket != server.socket
-            assert ask(again.dsn(), RECALL) == 42
+            assert ask(again.dsn(), memory.recall) == 42
     until(lambda: is_stopped(home), "the server stops")
-    until(lambda: names(sockets) == set(), "both minders end")
+    until(lambda: names(sockets) == set(), "no minder leaves anything")
+
+
+async def test_a_server_that_somebody_told_to_stop_is_started_anew(home: Path) -> None:
+    with start(home) as server:
+        connection = await asyncpg.connect(server.dsn())
+        os.kill(postmaster(home), signal.SIGTERM)  # as a service manager does; it waits for its clients to go
+        until(lambda: status(home / "data") == "stopping", "it is stopping")
+        with await asyncio.to_thread(start, home) as again:
+            await connection.close()
+            connection = await asyncpg.connect(again.dsn())
+            assert await connection.fetchval("select 1") == 1
+            await connection.close()
 
 
 def test_a_record_that_is_torn_or_a_lie_is_as_good_as_none(home: Path, folder: Path) -> None:
@@ -159,9 +186,9 @@ def test_a_starter_killed_while_the_server_starts_leaves_none_running(home: Path
         assert ask(server.dsn(), "select 1") == 1
 
 
-def test_processes_that_outlive_their_postmaster_are_waited_for(home: Path) -> None:
+def test_processes_that_outlive_their_postmaster_are_waited_for(home: Path, memory: Memory) -> None:
     with start(home) as server:
-        ask(server.dsn(), REMEMBER)
+        ask(server.dsn(), memory.remember)
         pid = postmaster(home)
         writer = next(child for child in psutil.Process(pid).children() if "checkpointer" in " ".join(child.cmdline()))
         writer.suspend()
@@ -171,7 +198,7 @@ def test_processes_that_outlive_their_postmaster_are_waited_for(home: Path) -> N
         until(lambda: not lives(pid), "the postmaster dies")
         writer.resume()
         assert child.stdout.readline().startswith("postgresql://")
-        assert ask(record_dsn(home), RECALL) == 42
+        assert ask(record_dsn(home), memory.recall) == 42
         child.communicate()
 
 

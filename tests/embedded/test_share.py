@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
+import pytest
 
 from leasehold.embedded import running, start
+from leasehold.embedded.server import dsn_of
+from leasehold.embedded.share import take_share
 from tests.embedded.tools import (
     USE_UNTIL_TOLD,
     ask,
@@ -38,6 +44,13 @@ child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"],
 print(child.pid, flush=True)
 sys.stdin.read()
 """
+
+
+STAYS = "select pg_sleep(0.3) is not null"  # a server that is being stopped would cut the question off
+
+
+def opened_by(pid: int) -> set[Path]:
+    return {path.readlink() for path in Path(f"/proc/{pid}/fd").iterdir()}
 
 
 def test_eight_processes_at_once_share_one_server(fresh_home: Path) -> None:
@@ -68,19 +81,19 @@ def test_the_server_stops_when_its_only_user_is_killed(home: Path, sockets: Path
         assert ask(server.dsn(), "select 1") == 1
 
 
-def test_a_child_that_inherits_the_share_keeps_the_server(home: Path) -> None:
-    for how in ("pass", "open"):
-        owner = begin(python(START_AND_LEAVE_A_CHILD, home, how))
-        assert owner.stdout
-        child = int(owner.stdout.readline())
-        minder = record(home).minder
-        os.kill(child, signal.SIGSTOP)  # or it would see its parent's pipe close
-        owner.kill()
-        end(owner)
-        assert running(home), how
-        assert lives(minder)
-        os.kill(child, signal.SIGKILL)
-        until(lambda: is_stopped(home), "the server stops after the child")
+@pytest.mark.parametrize("how", ["pass", "open"])
+def test_a_child_that_inherits_the_share_keeps_the_server(home: Path, how: str) -> None:
+    owner = begin(python(START_AND_LEAVE_A_CHILD, home, how))
+    assert owner.stdout
+    child = int(owner.stdout.readline())
+    dsn = dsn_of(Path(record(home).socket), "leasehold")
+    os.kill(child, signal.SIGSTOP)  # or it would see its parent's pipe close
+    assert home / "users" in opened_by(child)
+    owner.kill()
+    end(owner)
+    assert ask(dsn, STAYS)
+    os.kill(child, signal.SIGKILL)
+    until(lambda: is_stopped(home), "the server stops after the child")
 
 
 def test_a_child_that_does_not_inherit_the_share_keeps_nothing(home: Path) -> None:
@@ -94,25 +107,25 @@ def test_a_child_that_does_not_inherit_the_share_keeps_nothing(home: Path) -> No
     os.kill(child, signal.SIGKILL)
 
 
-def test_a_fork_is_a_user_too(home: Path) -> None:
+def test_a_fork_is_a_user_too_even_when_its_parent_gives_its_share_back(home: Path) -> None:
     code = """
 import os, sys
 from pathlib import Path
 from leasehold.embedded import start
 server = start(Path(sys.argv[1]))
-if os.fork():
-    os._exit(0)
-print(os.getpid(), flush=True)
+child = os.fork()
+if child:
+    server.close()
+    print(child, flush=True)
 sys.stdin.read()
 """
     parent = begin(python(code, home))
     assert parent.stdout
     child = int(parent.stdout.readline())
-    parent.wait(20)
-    assert running(home)
+    assert ask(dsn_of(Path(record(home).socket), "leasehold"), STAYS)
     os.kill(child, signal.SIGKILL)
-    end(parent)
     until(lambda: is_stopped(home), "the server stops after the fork")
+    end(parent)
 
 
 def test_the_next_user_replaces_a_killed_minder(home: Path) -> None:
@@ -183,9 +196,35 @@ def test_the_minder_is_small_and_knows_nothing_of_leasehold(home: Path) -> None:
 
 
 def test_a_users_file_that_somebody_removed_stops_nothing_that_is_used(home: Path) -> None:
-    with start(home):
-        (home / "users").unlink()
-        with start(home) as second:
-            pass
-        assert ask(second.dsn(), "select 1") == 1
+    first = start(home)
+    (home / "users").unlink()
+    with start(home) as second:
+        first.close()
+        assert ask(second.dsn(), STAYS)
     until(lambda: is_stopped(home), "the server stops")
+
+
+def test_a_share_is_never_in_a_file_that_a_stop_has_removed(home: Path) -> None:
+    users = home / "users"
+    stopping = os.open(users, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(stopping, fcntl.LOCK_EX)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(take_share, home, time.monotonic() + 20)
+        opened = Path("/proc/self/fd")
+        until(lambda: sum(os.path.realpath(fd) == str(users) for fd in opened.iterdir()) == 2, "it waits for the share")
+        users.unlink()
+        users.touch()  # the next one is quick
+        os.close(stopping)
+        share = waiting.result(20)
+    assert users.stat().st_ino == os.fstat(share).st_ino
+    os.close(share)
+
+
+def test_a_home_that_is_moved_while_its_server_runs_still_has_a_minder(home: Path, folder: Path) -> None:
+    with start(home) as server:
+        home.rename(folder / "moved")
+        with start(folder / "moved") as joined:
+            assert joined.dsn() == server.dsn()
+    until(lambda: is_stopped(folder / "moved"), "the server stops")
+    assert names(folder / "moved") == {"data", "postgres.log"}
+    (folder / "moved").rename(home)

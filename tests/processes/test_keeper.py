@@ -161,7 +161,7 @@ async def test_a_row_that_somebody_holds_in_a_transaction_is_left_for_the_next_b
 
 
 async def test_a_stopped_worker_is_not_kept(dsn: str, store: PostgresStore) -> None:
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as worker:
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as worker:  # noqa: ASYNC220 - at once
         desk = Desk(worker.pid)
         (lease,) = await claimed(store)
         desk.book.claimed(0, lease, now_ns())
@@ -179,9 +179,58 @@ async def test_a_stopped_worker_is_not_kept(dsn: str, store: PostgresStore) -> N
     assert not any(isinstance(fact, LeasesKept) for fact in facts)
 
 
+@pytest.mark.requirement("R1.4")
+@pytest.mark.parametrize("heartbeat_s, interval_s", [(10.0, LEASE_S / 3), (0.1, 0.1)], ids=["a third", "configured"])
+async def test_a_lease_is_beaten_at_the_configured_interval_or_a_third_of_its_length_if_that_is_shorter(
+    dsn: str, desk: Desk, store: PostgresStore, heartbeat_s: float, interval_s: float
+) -> None:
+    (lease,) = await claimed(store)
+    sent_ns = now_ns()
+    desk.book.claimed(0, lease, sent_ns)
+    at_ns: list[int] = [sent_ns]
+    keeper = Keeper(
+        lambda: PostgresStore(dsn, clock=time.monotonic), lambda _: at_ns.append(now_ns()), heartbeat_s=heartbeat_s
+    )
+    keeper.keep(desk.kept)
+    keeper.start()
+    try:
+        await until(lambda: len(at_ns) > 4)
+    finally:
+        await asyncio.to_thread(keeper.stop)
+
+    # Never sooner: over four beats, what the answers took cancels out but for one.
+    assert (at_ns[4] - at_ns[0]) / 1e9 >= 3.5 * interval_s
+
+
+@pytest.mark.requirement("R1.2")
+async def test_a_batch_of_heartbeats_is_one_statement_that_moves_every_lease_at_under_a_millisecond_a_job(
+    dsn: str, held_clock: DatabaseClock, store: PostgresStore
+) -> None:
+    del dsn
+    await store.enqueue([NewJob(task="clip", payload="{}")] * 500)
+    leases = await store.claim(Ask(worker="w1", token=uuid4(), slots=500, tasks=("clip",)))
+    holds = [Hold(lease.job_id, lease.token) for lease in leases]
+    await store.extend(holds)
+    held_clock.step(7)
+
+    began = time.perf_counter()
+    verdicts = await store.extend(holds)
+    per_job_s = (time.perf_counter() - began) / len(holds)
+
+    assert set(verdicts.values()) == {Verdict.KEPT}
+    assert per_job_s < 0.001
+    for lease in leases[::100]:
+        job = await store.get(lease.job_id)
+        assert job is not None
+        assert job.last_heartbeat_at is not None
+        assert job.lease_expires_at is not None
+        assert (job.last_heartbeat_at - lease.started_at).total_seconds() == 7
+        assert (job.lease_expires_at - lease.started_at).total_seconds() == 7 + lease.lease_s
+
+
 class DeadStore(PostgresStore):
     async def extend(self, holds: Sequence[Hold]) -> dict[Hold, Verdict]:
-        raise StoreUnreachableError("cut")
+        raise StoreUnreachableError("cut", leases=len(holds))
 
 
 @pytest.mark.requirement("R1.3")

@@ -31,6 +31,7 @@ commands = cyclopts.App(
     help="Jobs that survive their worker: a durable job runtime on PostgreSQL.",
     version=lambda: show.versions(leasehold.__version__, *asyncio.run(running_version(_settings()))),
     version_flags=["--version"],
+    version_format="plaintext",
 )
 jobs = cyclopts.App(name="jobs", help="Look at jobs.")
 commands.command(jobs)

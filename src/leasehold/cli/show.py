@@ -12,7 +12,7 @@ from rich.text import Text
 from leasehold.app.database import Migration
 from leasehold.core.durations import spoken
 from leasehold.core.events import Event
-from leasehold.core.job import Job
+from leasehold.core.job import Job, State
 from leasehold.core.settings import Told
 from leasehold.store.contract import QueueCounts
 
@@ -60,7 +60,7 @@ def jobs_table(jobs: Sequence[Job], counts: Sequence[QueueCounts]) -> Renderable
             job.queue,
             coloured(job.status.value),
             f"{job.attempt_count}/{job.max_attempts}",
-            f"{job.progress}%" if job.progress is not None else "",
+            f"{job.progress}%" if shows_progress(job) else "",
             moment(job.created_at),
             Text(job.fail_code or (f"due {moment(job.next_earliest_run_at)}" if job.next_earliest_run_at else "")),
         )
@@ -83,7 +83,7 @@ def job_card(job: Job) -> RenderableType:
         ("queue", job.queue),
         ("status", coloured(job.status.value)),
         ("attempt", f"{job.attempt_count} of {job.max_attempts}"),
-        ("progress", f"{job.progress}% {job.progress_note or ''}" if job.progress is not None else None),
+        ("progress", f"{job.progress}% {job.progress_note or ''}" if shows_progress(job) else None),
         ("worker", job.locked_by),
         ("lease ends", job.lease_expires_at and moment(job.lease_expires_at)),
         ("due", job.next_earliest_run_at and moment(job.next_earliest_run_at)),
@@ -95,6 +95,11 @@ def job_card(job: Job) -> RenderableType:
         if value is not None:
             table.add_row(name, value if isinstance(value, Text) else Text(str(value)))
     return Group(table, Text())
+
+
+def shows_progress(job: Job) -> bool:
+    """A job that is done is done, whatever it said last."""
+    return job.progress is not None and job.status is not State.DONE
 
 
 def timeline_table(timeline: Sequence[Event]) -> RenderableType:

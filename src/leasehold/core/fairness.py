@@ -1,8 +1,8 @@
 """How many jobs to take from each lane. Pure: lanes and free slots in, shares out.
 
 Recovered jobs are asked first: at the end of a backlog their recovery time would be the backlog's. While fresh ones
-wait they get at most half of the free slots, rounded up (with one free slot the two take turns), so that a storm of
-returning jobs does not starve fresh work.
+wait they get at most half of the free slots, rounded up (with one free slot the two take turns to be asked first), so
+that a storm of returning jobs does not starve fresh work.
 """
 
 from __future__ import annotations
@@ -37,11 +37,15 @@ def shares(lanes: Iterable[Lane], slots: int, turn: int) -> list[Share]:
     fresh = [lane for lane in ordered if lane_of(lane.rank) is Kind.FRESH]
     if not fresh:
         return [Share(lane, slots) for lane in returning]
-    left = turn % 2 if slots == 1 else (slots + 1) // 2
+    rest = [Share(lane, slots) for lane in fresh]
+    if slots == 1:
+        once = [Share(lane, 1) for lane in returning]
+        return once + rest if turn % 2 else rest + once
+    left = (slots + 1) // 2
     each = max(left // max(len(returning), 1), 1)
     asked: list[Share] = []
     for lane in returning:
         if left > 0:
             asked.append(Share(lane, min(each, left)))
             left -= each
-    return asked + [Share(lane, slots) for lane in fresh]
+    return asked + rest

@@ -35,6 +35,8 @@ LOOK_S = 0.02
 
 def main(home: str, base: str, socket: str) -> int:
     """Wait for the users to go, then leave nothing behind but the data and the log."""
+    os.chdir(home)  # so that a home that is moved meanwhile is still ours
+    home, base = ".", "." if base == home else base
     with suppress(FileNotFoundError):  # a removed home has no users; its server must not outlive it
         lock_users(home)
         # Nobody can be starting now, except an initdb whose starter was killed: it has to end before its folder goes.
@@ -121,7 +123,16 @@ def postmaster_pid(data: str) -> int | None:
     if not lines or not lines[0].isdigit():
         return None
     pid = int(lines[0])
-    return pid if was_started_for(pid, data) else None
+    return pid if serves(pid, data) else None
+
+
+def serves(pid: int, data: str) -> bool:
+    """Tell whether the process works in this data folder, as every process of a server does."""
+    try:
+        return os.path.samestat(os.stat(f"/proc/{pid}/cwd"), os.stat(data))
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        # Forbidden to root without the right to trace (a usual container); absent on macOS.
+        return was_started_for(pid, data)
 
 
 def was_started_for(pid: int, folder: str) -> bool:

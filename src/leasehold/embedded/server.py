@@ -219,6 +219,6 @@ def forget_users(home: Path) -> None:
 
 
 def dsn_of(socket: Path, database: str) -> str:
-    """Write the URL as asyncpg and libpq both read it; no TLS on a socket, whatever PGSSLMODE says."""
+    """Write the URL as asyncpg and libpq both read it."""
     host = quote(str(socket), safe="/")
-    return f"postgresql://{USER}@/{quote(database, safe='')}?host={host}&port=5432&sslmode=disable"
+    return f"postgresql://{USER}@/{quote(database, safe='')}?host={host}&port=5432"

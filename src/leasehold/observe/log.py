@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Any, Final, TextIO, assert_never
 
 import msgspec
@@ -45,6 +45,7 @@ class Log:
             processors=[
                 structlog.processors.add_log_level,
                 structlog.processors.TimeStamper(fmt="iso", utc=True),
+                _when_and_what_first,
                 renderer,
             ],
             wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
@@ -133,6 +134,10 @@ def _of(lease: Lease) -> dict[str, Any]:
         "queued_at": lease.created_at.isoformat(),
         "started_at": lease.started_at.isoformat(),
     }
+
+
+def _when_and_what_first(_logger: object, _method: str, line: MutableMapping[str, Any]) -> dict[str, Any]:
+    return {name: line.pop(name) for name in ("timestamp", "level", "event")} | dict(line)
 
 
 def _json(line: dict[str, Any], **_: object) -> str:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, get_type_hints
+from typing import Any, Final
 
 from leasehold.core.errors import TaskExistsError, WrongArgumentsError, WrongTaskError
 from leasehold.core.policy import Backoff
@@ -43,7 +43,9 @@ class TaskSpec:
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise WrongArgumentsError(f"{self.name}{self.signature}: {error}.", args=args, kwargs=kwargs) from error
+            # Names and counts, not values: errors end in logs, and arguments may be secrets.
+            given = [f"{len(args)} by position", *kwargs]
+            raise WrongArgumentsError(f"{self.name}{self.signature}: {error}.", given=given) from error
         named = dict(bound.arguments)
         for parameter in self.signature.parameters.values():
             if parameter.kind is inspect.Parameter.VAR_KEYWORD:
@@ -77,9 +79,12 @@ class Registry:
 
 def arguments_of(fn: Callable[..., Any], name: str) -> tuple[inspect.Signature, bool]:
     """The signature of a job's arguments, and whether the function wants the `Job` before them."""
-    signature = inspect.signature(fn)
+    try:
+        signature = inspect.signature(fn, eval_str=True)
+    except NameError:  # a name that only type checkers know
+        signature = inspect.signature(fn)
     parameters = list(signature.parameters.values())
-    wants_job = bool(parameters) and _is_job(fn, parameters[0])
+    wants_job = bool(parameters) and _is_job(parameters[0].annotation)
     arguments = parameters[1:] if wants_job else parameters
     for parameter in arguments:
         if parameter.kind in _BY_POSITION:
@@ -89,16 +94,12 @@ def arguments_of(fn: Callable[..., Any], name: str) -> tuple[inspect.Signature, 
     return signature.replace(parameters=arguments, return_annotation=inspect.Signature.empty), wants_job
 
 
-def _is_job(fn: Callable[..., Any], first: inspect.Parameter) -> bool:
-    annotation = first.annotation
-    if isinstance(annotation, str):
-        try:
-            annotation = get_type_hints(fn).get(first.name, annotation)
-        except NameError:  # a name known to type checkers only; `Job` itself must be importable at run time to be ours
-            return str(annotation).split(".")[-1] == Job.__name__
+def _is_job(annotation: object) -> bool:
+    if isinstance(annotation, str):  # see above: then the name must do
+        return annotation.split(".")[-1] == Job.__name__
     return annotation is Job
 
 
 def _place(fn: Callable[..., Any]) -> str:
-    code = inspect.unwrap(fn).__code__
-    return f"{code.co_filename}:{code.co_firstlineno}"
+    code = getattr(inspect.unwrap(fn), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else repr(fn)

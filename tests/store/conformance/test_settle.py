@@ -427,6 +427,22 @@ async def test_settle_and_claim_answers_each_settlement_like_settle(
     assert (cycle.answers, cycle.leases) == ((Answer.LOST,), ())
 
 
+@pytest.mark.parametrize("waiting", [0, 2])
+async def test_settle_and_claim_with_a_token_that_is_not_current_changes_nothing(
+    store: Store, clock: HeldClock, waiting: int
+) -> None:
+    stale, live = await recovered(store, clock)
+    other = await running(store)
+    waits = await store.enqueue([new() for _ in range(waiting)])
+    held = [live.job_id, other.job_id]
+    before = [(await store.get(job_id), await store.timeline(job_id)) for job_id in held]
+    crossed = replace(other, token=live.token)
+    cycle = await store.settle_and_claim([fate(stale, Done()), fate(crossed, Done())], ask(5))
+    assert cycle.answers == (Answer.LOST, Answer.LOST)
+    assert [lease.job_id for lease in cycle.leases] == waits
+    assert [(await store.get(job_id), await store.timeline(job_id)) for job_id in held] == before
+
+
 async def test_settle_and_claim_takes_failures_too(store: Store) -> None:
     failed, aborted = await running(store), await running(store)
     (fresh,) = await store.enqueue([new()])

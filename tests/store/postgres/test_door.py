@@ -132,7 +132,10 @@ async def test_a_session_that_the_server_ended_is_opened_anew(dsn: str) -> None:
     store = PostgresStore(dsn, clock=time.monotonic)
     await store.look()
     psql = await asyncpg.connect(dsn)
-    await psql.execute("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'leasehold'")
+    await psql.execute(
+        "select pg_terminate_backend(pid) from pg_stat_activity"
+        " where application_name = 'leasehold' and datname = current_database()"
+    )
     await psql.close()
     with contextlib.suppress(StoreUnreachableError):  # the first look meets the dead session, if the news was slower
         await store.look()

@@ -13,7 +13,7 @@ v as materialized (
          case when b.body ->> 'by' = 'worker' then x.token end as last_token,
          j.task, j.priority, j.max_attempts, j.lease_s, j.timeout_s, j.birth, j.created_at, j.payload
   from x
-  cross join lateral (select $3::text::jsonb -> x.job_id::text as body offset 0) b
+  cross join lateral (select (select $3::text::jsonb) -> x.job_id::text as body offset 0) b
   cross join lateral (
     select task, priority, max_attempts, lease_s, timeout_s, birth, created_at, payload from leasehold.job
     where id = x.job_id and queue = x.queue offset 0) j),

@@ -10,7 +10,7 @@ f as (
   insert into leasehold.finished (job_id, queue, status, attempt, epoch, losses, token, ended_by, worker, started_at, finished_at,
                                   progress, result)
   select job_id, queue, 'done', attempt, epoch, losses, token, 'worker', worker, started_at, (select leasehold.now()), progress,
-         $11::text::jsonb -> job_id::text
+         (select $11::text::jsonb) -> job_id::text
   from x),
 pick as (
   select w.t from unnest($1::text[], $2::smallint[], $3::bigint[], $4::integer[]) with ordinality as p (queue, rank, hint, quota, o)
