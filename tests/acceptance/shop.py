@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -95,3 +97,16 @@ async def count_together(job: Job, folder: str, seconds: float) -> int:
     await asyncio.sleep(seconds / 2)
     mine.unlink()
     return together
+
+
+@app.task
+async def kill_at_once() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task
+async def leave_a_child_and_die(pids: str) -> None:
+    """A child that left our session; then we die without a word."""
+    child = subprocess.Popen(["sleep", "300"], start_new_session=True)  # noqa: ASYNC220 - it must outlive nobody
+    Path(pids).write_text(str(child.pid), encoding="utf-8")
+    os._exit(3)
