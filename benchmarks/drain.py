@@ -4,7 +4,7 @@
 *worker*: the whole runtime in one process: claim, slot table, a task per job, decide, settle, metrics, log lines.
 Both on one private PostgreSQL, by turns, the median of three. Only the ratio means anything on another machine.
 
-    python benchmarks/drain.py [--jobs 10000] [--concurrency 10 100 500] [--loop uvloop]
+    python benchmarks/drain.py [--jobs 10000] [--concurrency 10 100 500]
 """
 
 from __future__ import annotations
@@ -126,16 +126,10 @@ if __name__ == "__main__":
     words = argparse.ArgumentParser(description="Drain a queue of no-op jobs, bare and with the whole runtime.")
     words.add_argument("--jobs", type=int, default=10_000)
     words.add_argument("--concurrency", type=int, nargs="+", default=[10, 100, 500])
-    words.add_argument("--loop", choices=["asyncio", "uvloop"], default="asyncio")
     asked = words.parse_args()
     with tempfile.TemporaryDirectory(prefix="leasehold-bench-") as folder:
         Path(folder).chmod(0o755)  # as root, the server runs as somebody else, who must come through here
         home = Path(folder) / "home"
         with embedded.start(home) as server:
-            if asked.loop == "uvloop":
-                import uvloop
-
-                uvloop.run(main(asked.jobs, asked.concurrency, server.dsn()))
-            else:
-                asyncio.run(main(asked.jobs, asked.concurrency, server.dsn()))
+            asyncio.run(main(asked.jobs, asked.concurrency, server.dsn()))
         embedded.stop(home)

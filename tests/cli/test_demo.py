@@ -18,7 +18,7 @@ from typing import IO
 
 import pytest
 
-from leasehold.embedded.place import SHARED
+from leasehold.embedded.place import elsewhere
 
 PROGRAM = [sys.executable, "-c", "from leasehold.cli.main import main; main()"]
 HOSTILE = {
@@ -50,8 +50,10 @@ def played(place: Path) -> subprocess.CompletedProcess[str]:
 def folder(mode: int) -> Iterator[Path]:
     made = Path(tempfile.mkdtemp(prefix="lh-"))
     made.chmod(mode)
-    yield made
-    shutil.rmtree(made)
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made)
 
 
 @contextmanager
@@ -64,8 +66,12 @@ def playing(place: Path, *words: str, **more: str) -> Iterator[subprocess.Popen[
     watchdog = threading.Timer(OVER_S, demo.kill)
     watchdog.start()
     with demo:
-        yield demo
-    watchdog.cancel()
+        try:
+            yield demo
+        finally:
+            watchdog.cancel()
+            if demo.poll() is None:
+                demo.terminate()
 
 
 def line_with(pattern: str, lines: IO[str] | None) -> str:
@@ -93,10 +99,6 @@ def left_running(place: Path) -> list[str]:
         if any(os.fsencode(place) in what for what in said):
             found.append(f"{process.name}: {said[0].decode(errors='replace')}")
     return found
-
-
-def data_elsewhere() -> set[Path]:
-    return set(SHARED.iterdir()) if SHARED.is_dir() else set()
 
 
 def until(condition: Callable[[], object], what: str, seconds: float = OVER_S) -> None:
@@ -187,14 +189,15 @@ def test_it_stays_up_until_it_is_told_and_says_how_to_look(place: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: only its PostgreSQL runs as another account")
 def test_in_roots_closed_folder_it_leaves_no_data_elsewhere() -> None:
-    before = data_elsewhere()
     with folder(mode=0o700) as closed, playing(closed) as demo:
         line_with("Six jobs are enqueued", demo.stdout)
-        assert data_elsewhere() > before
+        (home,) = closed.glob("leasehold-demo-*/.leasehold")
+        data = elsewhere(home)
+        assert data.is_dir()
         demo.send_signal(signal.SIGTERM)
         demo.communicate()
         assert demo.returncode == 128 + signal.SIGTERM
-    assert data_elsewhere() == before
+    assert not data.exists()
 
 
 def supervisor_of(place: Path) -> int:

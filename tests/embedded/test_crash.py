@@ -24,6 +24,7 @@ from tests.embedded.tools import (
     is_stopped,
     lives,
     names,
+    opened_by,
     postmaster,
     python,
     record,
@@ -41,6 +42,12 @@ class Memory:
         self.recall = f"select answer from {self.name}"
 
 
+def kill(pid: int) -> None:
+    """Kill, and wait until it is dead: the signal alone is only a promise."""
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: not lives(pid), "it dies")
+
+
 @pytest.fixture
 def memory() -> Memory:
     return Memory()
@@ -50,7 +57,7 @@ def test_after_a_killed_postmaster_the_next_start_recovers(home: Path, memory: M
     with start(home) as first:
         ask(first.dsn(), memory.remember)
         minder = record(home).minder
-        os.kill(postmaster(home), signal.SIGKILL)
+        kill(postmaster(home))
         with start(home) as second:
             assert ask(second.dsn(), memory.recall) == 42
             assert first.dsn() == second.dsn()
@@ -64,16 +71,15 @@ def test_after_a_crash_of_everything_the_next_start_recovers_and_tidies_up(
 ) -> None:
     with user_of(home) as owner:
         assert owner.stdout
-        dsn = record(home)
+        known = record(home)
         with start(home) as server:
             ask(server.dsn(), memory.remember)
-            os.kill(dsn.minder, signal.SIGKILL)
-        os.kill(postmaster(home), signal.SIGKILL)
+            kill(known.minder)
+        kill(postmaster(home))
         owner.kill()
-    until(lambda: not lives(dsn.minder), "the minder dies")
     assert {"postmaster.pid"} <= names(home / "data")
     assert {"users", "server.json"} <= names(home)
-    assert names(sockets) == {Path(dsn.socket).name}
+    assert names(sockets) == {Path(known.socket).name}
     with start(home) as server:
         assert ask(server.dsn(), memory.recall) == 42
         assert names(sockets) == {server.socket.name}
@@ -85,7 +91,7 @@ def test_after_a_crash_of_everything_the_next_start_recovers_and_tidies_up(
 def test_a_stale_pid_that_is_another_program_by_now_does_not_prevent_a_start(home: Path, memory: Memory) -> None:
     with start(home) as server:
         ask(server.dsn(), memory.remember)
-        os.kill(postmaster(home), signal.SIGKILL)
+        kill(postmaster(home))
     until(lambda: is_stopped(home), "the minder sees that it is gone")
     owner = (home / "data").stat().st_uid
     become = ["setpriv", f"--reuid={owner}", "--clear-groups"] if AM_ROOT else []
@@ -192,10 +198,11 @@ def test_processes_that_outlive_their_postmaster_are_waited_for(home: Path, memo
         pid = postmaster(home)
         writer = next(child for child in psutil.Process(pid).children() if "checkpointer" in " ".join(child.cmdline()))
         writer.suspend()
-        os.kill(pid, signal.SIGKILL)
+        kill(pid)
         child = begin(python(USE_UNTIL_TOLD, home))
         assert child.stdout
-        until(lambda: not lives(pid), "the postmaster dies")
+        until(lambda: home in opened_by(child.pid), "it has found the remains")
+        assert child.poll() is None
         writer.resume()
         assert child.stdout.readline().startswith("postgresql://")
         assert ask(record_dsn(home), memory.recall) == 42

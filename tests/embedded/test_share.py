@@ -25,6 +25,7 @@ from tests.embedded.tools import (
     is_stopped,
     lives,
     names,
+    opened_by,
     postmaster,
     python,
     record,
@@ -47,10 +48,6 @@ sys.stdin.read()
 
 
 STAYS = "select pg_sleep(0.3) is not null"  # a server that is being stopped would cut the question off
-
-
-def opened_by(pid: int) -> set[Path]:
-    return {path.readlink() for path in Path(f"/proc/{pid}/fd").iterdir()}
 
 
 def test_eight_processes_at_once_share_one_server(fresh_home: Path) -> None:

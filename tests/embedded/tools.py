@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,7 @@ def run(command: Sequence[str], seconds: float = 60.0) -> subprocess.CompletedPr
     return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False, env=surroundings())
 
 
-@contextmanager
+@contextlib.contextmanager
 def user_of(home: Path, *, uid: int | None = None) -> Iterator[subprocess.Popen[str]]:
     """Keep a process, in a session of its own, that uses the server of the home."""
     child = begin(python(USE_UNTIL_TOLD, home, uid=uid))
@@ -142,3 +142,12 @@ def record(home: Path) -> Record:
 
 def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
+
+
+def opened_by(pid: int) -> set[Path]:
+    """Name what a process has open, a moment ago: it opens and closes meanwhile."""
+    found = set()
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.add(path.readlink())
+    return found

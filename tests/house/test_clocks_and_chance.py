@@ -11,7 +11,6 @@ from tests.house.tree import modules, room
 
 # A module, or a room when it ends in a slash: what it may use, and why. `core/` may never.
 OWNERS = {
-    "app/client.py": ("time.monotonic", "the composition root hands the store its clock"),
     "embedded/": ("time.monotonic time.sleep", "starts and watches a server; no job's fate hangs on its deadlines"),
     "processes/boottime.py": ("time.clock_gettime_ns", "the clock of leases, the same for every process of a machine"),
     "processes/keeper.py": (

@@ -60,6 +60,16 @@ def test_a_proven_demand_that_lost_its_test_turns_the_run_red(project: pytest.Py
     result.stderr.fnmatch_lines(["*R1.1/cli is proven, but no test carries that mark*"])
 
 
+@pytest.mark.parametrize(
+    "mark,why", [("R1.2", "R1.1/cli*no test carries that mark"), ("R7.7", "test_it: a requirement mark is wrong")]
+)
+def test_a_distributed_run_says_why_it_is_refused(project: pytest.Pytester, mark: str, why: str) -> None:
+    marked = f'import pytest\n\n@pytest.mark.requirement("{mark}")\ndef test_it(): pass\n'
+    result = run(project, marked, "-p", "xdist.plugin", "-n", "1")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines([f"*{why}*"])
+
+
 @pytest.mark.parametrize("args", [("-k", "ended"), ("-m", "not requirement or requirement"), ("tests/test_it.py",)])
 def test_a_part_of_the_suite_may_lack_the_tests_of_other_parts(project: pytest.Pytester, args: tuple[str, ...]) -> None:
     assert run(project, MARKED.format(bound=3), *args).ret == pytest.ExitCode.OK

@@ -43,6 +43,7 @@ class Marks:
     config: pytest.Config
     demands: tuple[Demand, ...]
     proven: tuple[str, ...]
+    complaint: str = ""
 
     @pytest.hookimpl(tryfirst=True)  # before -k and -m take tests away: what is deselected still exists
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -54,7 +55,7 @@ class Marks:
                 claimed.add(unit)
         lost = [unit for unit in self.proven if unit not in claimed]
         if lost and self.whole_suite():
-            raise pytest.UsageError(
+            self.refuse(
                 f"proven.txt says that {', '.join(lost)} is proven, but no test carries that mark any more. "
                 "Bring the test back, or take the line out and say why in the commit."
             )
@@ -63,7 +64,18 @@ class Marks:
         try:
             return [mark_unit(self.demands, *mark.args, **mark.kwargs) for mark in item.iter_markers(PROPERTY)]
         except (TypeError, ValueError) as wrong:
-            raise pytest.UsageError(f"{item.nodeid}: a requirement mark is wrong: {wrong}") from wrong
+            self.refuse(f"{item.nodeid}: a requirement mark is wrong: {wrong}")
+            return []
+
+    def refuse(self, complaint: str) -> None:
+        """Stop the run. A worker of xdist cannot say why it stops: there every test fails with the reason."""
+        if not hasattr(self.config, "workerinput"):
+            raise pytest.UsageError(complaint)
+        self.complaint = self.complaint or complaint
+
+    def pytest_runtest_setup(self) -> None:
+        if self.complaint:
+            pytest.fail(self.complaint, pytrace=False)
 
     def whole_suite(self) -> bool:
         roots = {str(self.config.rootpath / path) for path in self.config.getini("testpaths")}

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
 from leasehold.app.database import Address, Database, fit, stand
 from leasehold.core.errors import InsideLoopError
+from leasehold.runtime.clock import SystemClock
 from leasehold.store.contract import Store
 from leasehold.store.postgres.store import PostgresStore
 
@@ -89,7 +89,7 @@ class _Line:
             if self._store is None:
                 self._database = await asyncio.to_thread(stand, self._address)
                 await fit(self._database)
-                self._store = PostgresStore(self._database.dsn, clock=time.monotonic)
+                self._store = PostgresStore(self._database.dsn, clock=SystemClock().monotonic)
             return self._store
 
     async def _close(self) -> None:

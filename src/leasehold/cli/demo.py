@@ -48,7 +48,6 @@ VICTIMS: Final = 2
 # As the console script does it. -P: a file of the working directory must not take the place of a library of ours.
 COMMAND_LINE: Final = [sys.executable, "-P", "-c", "from leasehold.cli.main import main; main()"]
 
-
 News = tuple[datetime, Text]
 
 
@@ -293,21 +292,22 @@ class _Show:
     def _close(self, jobs: Sequence[Job], took_s: float) -> None:
         """Judge what was seen; then one survivor's story, the sum, and what to try next."""
         timelines = {job.id: _without_progress(demo_jobs.app.timeline(job.id)) for job in jobs}
-        lost = [f"job {job.id} {job.status}" for job in jobs if job.status is not State.DONE]
-        survivors = [number for number, events_ in timelines.items() if [e.kind for e in events_] == SURVIVED]
-        if lost or not survivors:
-            told = {number: [event.kind for event in events_] for number, events_ in timelines.items()}
-            raise DemoFailedError(f"Not done: {', '.join(lost) or 'none, but no job lost its worker'}.", timelines=told)
-        killed = sum(event.kind == events.REQUEUED for events_ in timelines.values() for event in events_)
+        kinds = {number: [event.kind for event in timeline] for number, timeline in timelines.items()}
+        survivors = [number for number, told in kinds.items() if told == SURVIVED]
+        if not all(job.status is State.DONE for job in jobs):
+            raise DemoFailedError("Not every job ended well.", timelines=kinds)
+        if not survivors:
+            raise DemoFailedError("No job lost its worker and was run again.", timelines=kinds)
+        killed = sum(told.count(events.REQUEUED) for told in kinds.values())
         self.console.print(f"\n\nThe life of job {survivors[0]}, without its progress:\n", style="bold")
         self.console.print(show.timeline_table(timelines[survivors[0]]))
-        sum_ = f"\n{len(jobs)} jobs, {killed} runs killed, none lost, {took_s:.1f} seconds."
-        self.console.print(sum_, style="bold green")
+        words = f"\n{len(jobs)} jobs, {killed} runs killed, none lost, {took_s:.1f} seconds."
+        self.console.print(words, style="bold green")
 
 
 def _stay(console: Console, signals: _Signals, folder: Path, worker: subprocess.Popen[bytes], leasehold: str) -> None:
     """Keep everything up until we are asked to stop, which is then no failure."""
-    elsewhere = [name for name in ("LEASEHOLD_DSN", "DATABASE_URL") if os.environ.get(name)]
+    elsewhere = [name for name in ("LEASEHOLD_DSN", "DATABASE_URL") if name in os.environ]
     without = " ".join(["env", *(f"-u {name}" for name in elsewhere), ""]) if elsewhere else ""
     look = f"cd {folder}; {without}{leasehold} jobs ls"
     console.print(f"\nWorker and database stay up until Ctrl-C. To look: {look}", soft_wrap=True)
