@@ -220,7 +220,6 @@ def test_the_sql_of_what_is_missing_can_be_applied_by_hand(run: Run, empty_dsn: 
         by_hand.close()
 
 
-@pytest.mark.xfail(reason="the printed SQL does not yet write the row of leasehold.migration")
 def test_a_database_migrated_by_hand_is_known_as_migrated(run: Run, empty_dsn: str) -> None:
     by_hand = Sql(empty_dsn)
     try:
@@ -239,7 +238,7 @@ def test_a_database_without_our_schema_is_left_alone_and_the_remedy_named(
     run: Run, empty_dsn: str, tmp_path: Path, words: str
 ) -> None:
     (tmp_path / "app.py").write_text("from leasehold import App\napp = App()\n", encoding="utf-8")
-    said = run(*words.split(), LEASEHOLD_DSN=empty_dsn, WORKER_SHUTDOWN_TIMEOUT_MS="100")
+    said = run(*words.split(), LEASEHOLD_DSN=empty_dsn)
     assert said.returncode == 1
     (line,) = complaints(said)
     assert "`leasehold migrate`" in line
@@ -263,6 +262,7 @@ def complaints(said: Said) -> list[str]:
         ("none.py", "no App"),
         ("two.py", "2 Apps"),
         ("two.py:nobody", "no App called 'nobody'"),
+        ("two.py:", "no App called ''"),
         ("two.py:number", "no App called 'number'"),
         (".relative", "no name of a module"),
         ("", "no name of a module"),
@@ -291,3 +291,24 @@ def test_an_unreachable_database_is_one_line_without_its_password(run: Run) -> N
     assert said.returncode == 1
     assert "cannot be reached" in one_line(said)
     assert "secret" not in said.stderr
+
+
+def test_a_program_that_cannot_be_loaded_is_tried_once(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("from leasehold import App\napp = App(\n", encoding="utf-8")
+    said = run("worker", "app.py")
+    assert said.returncode == 1
+    assert said.stderr.count("SyntaxError") == 1
+
+
+def test_a_program_that_is_called_like_a_library_is_the_program(run: Run, empty_dsn: str, tmp_path: Path) -> None:
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "json.py").write_text("from leasehold import App\napp = App()\n", encoding="utf-8")
+    said = run("worker", "shop/json.py", LEASEHOLD_DSN=empty_dsn)
+    assert "`leasehold migrate`" in said.stderr  # it got as far as the database, which is empty
+
+
+def test_an_address_that_is_none_is_refused_in_one_line(run: Run) -> None:
+    said = run("jobs", "ls", LEASEHOLD_DSN="localhost/shop")
+    assert said.returncode == 2
+    (line,) = complaints(said)
+    assert "postgresql://" in line

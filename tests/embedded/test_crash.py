@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from leasehold.embedded import start
-from leasehold.embedded.cluster import status
+from leasehold.embedded.cluster import forget_the_dead, status
 from tests.embedded.tools import (
     AM_ROOT,
     USE_UNTIL_TOLD,
@@ -107,6 +107,20 @@ def test_a_stale_pid_that_is_another_program_by_now_does_not_prevent_a_start(hom
             assert stranger.poll() is None, "a stranger was signalled"
         finally:
             stranger.kill()
+
+
+def test_a_pid_file_is_kept_for_a_postgres_that_lives_and_forgotten_for_a_zombie(folder: Path) -> None:
+    program, pid_file = folder / "postgres", folder / "postmaster.pid"
+    shutil.copy(shutil.which("sleep") or "", program)
+    with subprocess.Popen([program, "600"]) as process:
+        until(lambda: psutil.Process(process.pid).name() == "postgres", "it is itself")
+        pid_file.write_text(f"{process.pid}\n")
+        forget_the_dead(folder)
+        assert pid_file.exists()
+        process.kill()
+        until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE, "nobody has reaped it yet")
+        forget_the_dead(folder)
+        assert not pid_file.exists()
 
 
 @pytest.mark.parametrize("what", ["the folder", "the file in it"])

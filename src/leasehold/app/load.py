@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -13,27 +14,36 @@ from leasehold.core.errors import WrongTargetError
 
 def load(target: str) -> App:
     """The App that `target` names: `shop.jobs`, `shop.jobs:app` or `app.py`."""
-    place, _, name = target.partition(":")
-    is_file = place.endswith(".py")
-    module = _from_file(Path(place)) if is_file else _from_module(place)
-    if name:
+    place, colon, name = target.partition(":")
+    module = _from_file(Path(place)) if place.endswith(".py") else _from_module(place)
+    if colon:
         found = getattr(module, name, None)
         if not isinstance(found, App):
             raise WrongTargetError(f"{place} has no App called {name!r}.", target=target, found=type(found).__name__)
         return found
     apps = {value for value in vars(module).values() if isinstance(value, App)}
-    if len(apps) != 1:
-        raise WrongTargetError(f"{place} has {len(apps) or 'no'} Apps; name the one that is meant.", target=target)
+    if not apps:
+        raise WrongTargetError(f"{place} has no App: it needs a line like `app = App()`.", target=target)
+    if len(apps) > 1:
+        raise WrongTargetError(f"{place} has {len(apps)} Apps; name the one that is meant.", target=target)
     return apps.pop()
 
 
 def _from_file(path: Path) -> ModuleType:
+    """Load the file itself: importing it by its name would find another module where it is called like a library."""
+    path = path.resolve()
     if not path.is_file():
         raise WrongTargetError("There is no such file.", file=str(path))
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    return importlib.import_module(path.stem)
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    name = path.stem if path.stem not in sys.modules else f"leasehold_target_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None, "a file that ends in .py has a loader"
+    assert spec.loader is not None, "a file that ends in .py has a loader"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def _from_module(name: str) -> ModuleType:

@@ -99,7 +99,7 @@ def migrate(*, check: bool = False, sql: bool = False) -> int:
         version, missing = asyncio.run(schema_plan(_settings()))
         if sql:
             for migration in missing:
-                print(f"-- {migration.version:04d} {migration.name}\n{migration.text}")  # noqa: T201 - to be piped
+                print(f"-- {migration.version:04d} {migration.name}\n{migration.script}")  # noqa: T201 - to be piped
             return 0
         Console().print(show.plan(version, missing))
         return EXIT_FAILED if missing else 0

@@ -10,8 +10,10 @@ from leasehold.processes.early import EarlySignals
 def main() -> None:
     """Run the command line."""
     early = EarlySignals() if sys.argv[1:2] == ["worker"] else None
-    from leasehold.cli.commands import run  # noqa: PLC0415 - a worker's signals are caught before this takes its time
-
+    try:
+        from leasehold.cli.commands import run  # noqa: PLC0415 - a worker's signals are caught before this takes its time
+    except KeyboardInterrupt:
+        sys.exit(130)
     sys.exit(run(sys.argv[1:], early))
 
 

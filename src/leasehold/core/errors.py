@@ -54,6 +54,12 @@ class WrongTargetError(ConfigurationError):
     remedy = "Name a module (`shop.jobs`), a module and its object (`shop.jobs:app`), or a file (`app.py`)."
 
 
+class WrongDsnError(ConfigurationError):
+    """That is no address of a database."""
+
+    remedy = "Write it as postgresql://user:password@host:5432/database."
+
+
 class TaskExistsError(ConfigurationError):
     """Two tasks have one name, so a job could not tell which of them it is for; the second was refused."""
 

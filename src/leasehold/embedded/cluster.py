@@ -147,7 +147,7 @@ def status(data: Path) -> str:
 
 
 def forget_the_dead(data: Path) -> None:
-    """Remove a crashed server's pid file when its pid is a zombie or some other program by now.
+    """Remove a crashed server's pid file when its pid is dying, a zombie, or some other program by now.
 
     PostgreSQL would refuse to start for fear of that process, and in a container, where the same small pids come again
     and often nobody reaps, it would refuse for good. We hold the folder's lock, so no server of ours runs. One that
@@ -157,11 +157,12 @@ def forget_the_dead(data: Path) -> None:
     if not lines:
         return
     try:
-        # "pid (name) state ...", and the name may hold anything.
-        name, _, rest = Path(f"/proc/{int(lines[0])}/stat").read_bytes().partition(b"(")[2].rpartition(b")")
+        process = Path(f"/proc/{int(lines[0])}")
+        name = (process / "comm").read_text(encoding="utf-8", errors="replace").strip()
+        has_memory = bool((process / "cmdline").read_bytes())  # given back before the lock is, long before a zombie
     except (OSError, ValueError):
         return  # no such process (PostgreSQL sees that itself), or no /proc
-    if name not in (b"postgres", b"postmaster") or rest.split()[0] in (b"Z", b"X"):
+    if name not in ("postgres", "postmaster") or not has_memory:
         (data / "postmaster.pid").unlink(missing_ok=True)
 
 

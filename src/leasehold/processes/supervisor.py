@@ -109,6 +109,7 @@ class Supervisor:
         self._store: Store | None = None
         self._keeper: Keeper | None = None
         self._stopping = False
+        self._told_to_stop = asyncio.Event()
         self._changed = asyncio.Event()
         self._early_deaths = 0
         self._exit_code = 0
@@ -142,6 +143,7 @@ class Supervisor:
         if self._stopping:
             return
         self._stopping = True
+        self._told_to_stop.set()
         self._changed.set()
         for child in self._children.values():
             self._tell_to_stop(child)
@@ -195,6 +197,7 @@ class Supervisor:
             except LeaseholdError as error:
                 self._failure = error
                 self.stop()
+                self._hang_up(child)
                 return
             # From here on orphans come to us; not earlier, or a private database that was just started would be one.
             become_subreaper()
@@ -210,13 +213,20 @@ class Supervisor:
         self._changed.set()
 
     def _tell(self, child: _Child, message: Orders | Begin) -> None:
-        with suppress(BrokenPipeError):  # it died meanwhile, which SIGCHLD tells
-            write_line(child.orders, message)
+        if child.orders >= 0:
+            with suppress(BrokenPipeError):  # it died meanwhile, which SIGCHLD tells
+                write_line(child.orders, message)
 
     async def _first_hello(self) -> bool:
         while self._begin is None and not self._stopping:
             await self._turn()
         return self._begin is not None
+
+    def _hang_up(self, child: _Child) -> None:
+        """End the pipe of orders: who still waits for its first word there stops waiting."""
+        if child.orders >= 0:
+            os.close(child.orders)
+            child.orders = -1
 
     # --- deaths -------------------------------------------------------------------------------------------------------
 
@@ -255,8 +265,10 @@ class Supervisor:
             await asyncio.to_thread(kill_tree, child.pid, child.mark, known=known)
 
     async def _replace(self, child: _Child) -> None:
-        await asyncio.sleep(self._restart_in_s(child))
-        if not self._stopping:
+        try:
+            async with asyncio.timeout(self._restart_in_s(child)):
+                await self._told_to_stop.wait()
+        except TimeoutError:
             await self._spawn(child.number)
 
     def _forget(self, child: _Child) -> None:
@@ -266,7 +278,8 @@ class Supervisor:
         child.process.returncode = 0  # reaped here: Popen must not wait for it again
         del self._children[child.pid]
         self._dying.discard(child.pid)
-        for fd in (child.orders, child.answers, child.tables[0].fd, child.tables[1].fd):
+        self._hang_up(child)
+        for fd in (child.answers, child.tables[0].fd, child.tables[1].fd):
             os.close(fd)
 
     def _restart_in_s(self, child: _Child) -> float:

@@ -37,6 +37,13 @@ async def store(proxy: Proxy) -> AsyncIterator[PostgresStore]:
     await made.close()
 
 
+@pytest.fixture
+async def door(dsn: str) -> AsyncIterator[Door]:
+    made = Door(dsn)
+    yield made
+    await made.close()
+
+
 CALLS: dict[str, Callable[[Store, Lease], Awaitable[object]]] = {
     "enqueue": lambda store, _: store.enqueue([new()]),
     "claim": lambda store, _: store.claim(ask(1)),
@@ -143,14 +150,12 @@ async def test_a_session_that_the_server_ended_is_opened_anew(dsn: str) -> None:
     await store.close()
 
 
-async def test_a_statement_that_fails_leaves_the_session_usable(dsn: str) -> None:
-    door = Door(dsn)
+async def test_a_statement_that_fails_leaves_the_session_usable(door: Door) -> None:
     with pytest.raises(StoreError) as told:
         await door.rows("enqueue", "clip", "{torn", "default", 0, 0.0, 3, 30.0, None)
     assert not isinstance(told.value, StoreUnreachableError)
     assert "sqlstate='22P02'" in str(told.value)
     assert await door.rows("look")
-    await door.close()
 
 
 async def test_what_cannot_be_sent_is_no_fault_of_the_server(dsn: str) -> None:
@@ -164,9 +169,7 @@ async def test_what_cannot_be_sent_is_no_fault_of_the_server(dsn: str) -> None:
     await store.close()
 
 
-async def test_what_broke_inside_a_transaction_wrote_nothing(dsn: str) -> None:
-    door = Door(dsn)
-
+async def test_what_broke_inside_a_transaction_wrote_nothing(door: Door) -> None:
     async def breaks() -> None:
         async with door.transaction() as transaction:
             await transaction.rows("enqueue", "clip", "{}", "default", 0, 0.0, 3, 30.0, None)
@@ -175,11 +178,10 @@ async def test_what_broke_inside_a_transaction_wrote_nothing(dsn: str) -> None:
     with pytest.raises(ZeroDivisionError):
         await breaks()
     assert await door.rows("find", None, None, 10) == []
-    await door.close()
 
 
-async def test_who_is_cancelled_leaves_no_transaction_behind(dsn: str) -> None:
-    door, began = Door(dsn), asyncio.Event()
+async def test_who_is_cancelled_leaves_no_transaction_behind(door: Door) -> None:
+    began = asyncio.Event()
 
     async def wait_inside() -> None:
         async with door.transaction() as transaction:
@@ -193,7 +195,6 @@ async def test_who_is_cancelled_leaves_no_transaction_behind(dsn: str) -> None:
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(task, IN_TIME_S)
     assert await door.rows("find", None, None, 10) == []
-    await door.close()
 
 
 async def test_our_sessions_give_up_by_themselves(dsn: str) -> None:

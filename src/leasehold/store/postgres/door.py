@@ -14,7 +14,7 @@ from typing import Any
 
 import asyncpg
 
-from leasehold.core.errors import SchemaError, StoreError, StoreUnreachableError
+from leasehold.core.errors import SchemaError, StoreError, StoreUnreachableError, WrongDsnError
 from leasehold.store.postgres.statements import statement
 
 _NO_SCHEMA = ("3F000", "42P01", "42883", "42703")
@@ -86,25 +86,35 @@ class Door:
                 raise
             except asyncpg.PostgresError as error:
                 raise self._translated(error) from error
+            except asyncpg.ClientConfigurationError as error:
+                raise WrongDsnError(str(error)) from error
             except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
                 self._burn()
                 raise StoreUnreachableError(f"{type(error).__name__}: {error}") from error
 
     async def _open(self) -> asyncpg.Connection[asyncpg.Record]:
         if self._connection is None or self._connection.is_closed():
-            settings = self._settings
-            self._connection = await asyncpg.connect(
-                self._dsn,
-                timeout=settings.connect_s,
-                server_settings={"application_name": settings.application_name},
-            )
+            self._connection = await self._opened()
+        return self._connection
+
+    async def _opened(self) -> asyncpg.Connection[asyncpg.Record]:
+        settings = self._settings
+        connection = await asyncpg.connect(
+            self._dsn,
+            timeout=settings.connect_s,
+            server_settings={"application_name": settings.application_name},
+        )
+        try:
             # Set after connecting: behind a pooler only `application_name` may be a start-up parameter.
-            await self._connection.execute(
+            await connection.execute(
                 "select set_config(name, value, false) from unnest($1::text[], $2::text[]) as s (name, value)",
                 ["jit", "statement_timeout", "idle_in_transaction_session_timeout", "tcp_keepalives_idle"],
                 ["off", f"{int(settings.statement_s * 1000)}", "10000", "10"],
             )
-        return self._connection
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
 
     def _translated(self, error: asyncpg.PostgresError) -> StoreError:
         state = error.sqlstate or ""

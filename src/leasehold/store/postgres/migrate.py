@@ -26,6 +26,12 @@ class Migration:
     name: str
     text: str
 
+    @property
+    def script(self) -> str:
+        """The step as it is taken: by us, or by hand through `leasehold migrate --sql`."""
+        row = f"values ({self.version}, '{self.name}', (select leasehold.now()))"
+        return f"{self.text}\ninsert into leasehold.migration (version, name, applied_at) {row};\n"
+
 
 @cache
 def migrations() -> tuple[Migration, ...]:
@@ -74,13 +80,7 @@ async def migrate(dsn: str) -> list[Migration]:
             async with door.transaction() as transaction:
                 await transaction.value(_LOCK)
                 if await _version(transaction) < migration.version:
-                    await transaction.script(migration.text)
-                    await transaction.value(
-                        "insert into leasehold.migration (version, name, applied_at)"
-                        " values ($1, $2, (select leasehold.now()))",
-                        migration.version,
-                        migration.name,
-                    )
+                    await transaction.script(migration.script)
                     taken.append(migration)
     finally:
         await door.close()
