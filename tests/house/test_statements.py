@@ -37,6 +37,13 @@ def test_the_rules_see_the_statements_that_end_a_lease() -> None:
     assert enders >= {"settle", "settle_and_claim"}
 
 
+def test_the_claim_inside_settle_and_claim_is_the_claim() -> None:
+    claim, both = ((STATEMENTS / f"{name}.sql").read_text(encoding="utf-8") for name in ("claim", "settle_and_claim"))
+    body = claim.partition("\nwith\n")[2].partition("\norder by")[0]
+    assert body
+    assert body in both
+
+
 @statement_files
 def test_a_statement_says_what_it_does_what_goes_in_and_what_comes_out(file: Path) -> None:
     assert faults_of_a_head(file.read_text(encoding="utf-8")) == []
