@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -197,8 +198,9 @@ def said(command: list[str | Path]) -> str:
 
 
 def pytest(*args: str, **extra: str) -> int:
-    """Run pytest; its settings are in pyproject.toml."""
-    return run(PYTHON, "-m", "pytest", *args, **extra)
+    """Run pytest, and leave none of its folders behind; its settings are in pyproject.toml."""
+    with tempfile.TemporaryDirectory(prefix="leasehold-pytest-", ignore_cleanup_errors=True) as folder:
+        return run(PYTHON, "-m", "pytest", f"--basetemp={folder}/runs", *args, **extra)
 
 
 def in_ci() -> bool:

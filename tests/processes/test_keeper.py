@@ -17,7 +17,7 @@ import pytest
 
 from leasehold.core.decide import Settlement, decide
 from leasehold.core.errors import StoreUnreachableError
-from leasehold.core.facts import Fact, HeartbeatFailed, LeasesKept, StaleTokenRefused
+from leasehold.core.facts import Fact, HeartbeatFailed, LeasesKept, SlotUnreadable, StaleTokenRefused
 from leasehold.core.job import Lease, NewJob
 from leasehold.core.outcome import Outcome
 from leasehold.core.policy import Policy
@@ -158,6 +158,22 @@ async def test_a_row_that_somebody_holds_in_a_transaction_is_left_for_the_next_b
 
     assert list(verdicts.values()) == [Verdict.BUSY, Verdict.KEPT]
     assert not any(isinstance(fact, StaleTokenRefused | HeartbeatFailed) for fact in facts)
+
+
+async def test_a_slot_that_cannot_be_read_is_not_extended_and_somebody_hears_of_it_once(
+    dsn: str, desk: Desk, store: PostgresStore
+) -> None:
+    (lease,) = await claimed(store)
+    desk.book.claimed(1, lease, now_ns())
+    os.pwrite(desk.slots.fd, b"\xff" * 88, 256 + 144)  # both halves of slot 1: what a checksum is for
+    os.pwrite(desk.slots.fd, b"\xff" * 88, 256 + 32)
+    facts: list[Fact] = []
+
+    async with keeping(dsn, desk, facts), asyncio.timeout(20):
+        while not await store.reap(10, settled):
+            await asyncio.sleep(0.02)
+
+    assert facts == [SlotUnreadable("w1", 1)]
 
 
 async def test_a_stopped_worker_is_not_kept(dsn: str, store: PostgresStore) -> None:

@@ -85,6 +85,14 @@ class HeartbeatFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class SlotUnreadable:
+    """A slot of a worker's table cannot be read: its lease is not extended, and its job is recovered later."""
+
+    worker: str
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
 class StoreFailed:
     """The database did not do what a worker asked; the worker goes on trying."""
 
@@ -120,6 +128,7 @@ Fact = (
     | LateClaim
     | LeasesKept
     | HeartbeatFailed
+    | SlotUnreadable
     | StoreFailed
     | ProcessDied
     | ProcessStarted

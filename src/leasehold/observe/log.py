@@ -20,6 +20,7 @@ from leasehold.core.facts import (
     LeasesKept,
     ProcessDied,
     ProcessStarted,
+    SlotUnreadable,
     StaleTokenRefused,
     StoreFailed,
     WorkerStarted,
@@ -95,6 +96,8 @@ def line_of(fact: Fact) -> Line | None:  # noqa: C901, PLR0911, PLR0912 - one an
             if failures > DEGRADED_AFTER:
                 return "warning", "HEARTBEAT_DEGRADED", particulars
             return "info", "HEARTBEAT_FAILED", particulars
+        case SlotUnreadable(worker, slot):
+            return "error", "SLOT_UNREADABLE", {"worker": worker, "slot": slot}
         case StoreFailed(worker, doing, error):
             return "error", "STORE_FAILED", {"worker": worker, "doing": doing, "error": error}
         case ProcessDied(worker, pid, evidence):

@@ -20,6 +20,7 @@ from leasehold.core.facts import (
     LeasesKept,
     ProcessDied,
     ProcessStarted,
+    SlotUnreadable,
     StaleTokenRefused,
     StoreFailed,
     WorkerStarted,
@@ -91,7 +92,9 @@ class Metrics:
                 self._counters[HEARTBEATS].inc(count)
             case HeartbeatFailed():
                 self._count(HEARTBEAT_FAILURES)
-            case LateClaim() | StoreFailed() | ProcessDied() | ProcessStarted() | WorkerStarted() | WorkerStopped():
+            case LateClaim() | SlotUnreadable() | StoreFailed():
+                pass
+            case ProcessDied() | ProcessStarted() | WorkerStarted() | WorkerStopped():
                 pass
             case _:
                 assert_never(fact)

@@ -15,7 +15,7 @@ from typing import Final
 from uuid import UUID
 
 from leasehold.core.errors import StoreError
-from leasehold.core.facts import Fact, HeartbeatFailed, LeasesKept, StaleTokenRefused
+from leasehold.core.facts import Fact, HeartbeatFailed, LeasesKept, SlotUnreadable, StaleTokenRefused
 from leasehold.processes.boottime import now_ns
 from leasehold.processes.slot_table import Held, ReplyWriter, SlotReader, SlotState
 from leasehold.processes.slot_table import Verdict as Told
@@ -37,6 +37,7 @@ class Kept:
     replies: ReplyWriter
     shortest_lease_s: float
     beats: dict[int, tuple[int, int]] = field(default_factory=dict)
+    unreadable: set[int] = field(default_factory=set)
 
     def last_beat_ns(self, slot: int, held: Held) -> int:
         """When this lap was last known to be held: by its claim, or by a beat."""
@@ -126,8 +127,11 @@ class Keeper:
     def _due(self, worker: Kept, sent_ns: int) -> list[_Beat]:
         due: list[_Beat] = []
         for slot, held in worker.slots.held():
-            # What cannot be read is not extended: its lease runs out, and the job is recovered.
-            if isinstance(held, Held):
+            if not isinstance(held, Held):
+                if slot not in worker.unreadable:
+                    self._emit(SlotUnreadable(worker.name, slot))
+                worker.unreadable.add(slot)
+            else:
                 interval_ns = min(self._heartbeat_s * SECOND_NS, held.lease_ns / 3)
                 if sent_ns - worker.last_beat_ns(slot, held) >= interval_ns:
                     due.append(_Beat(worker, slot, held))
