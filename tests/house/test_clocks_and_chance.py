@@ -17,7 +17,6 @@ OWNERS = {
         "asyncio.sleep",
         "beats for real processes; whether a lease still holds is boottime's to say",
     ),
-    "processes/supervisor.py": ("asyncio.sleep", "waits before it starts a process again"),
     "processes/tree.py": (
         "time.monotonic time.sleep",
         "waits until a killed tree is gone: the kernel tells nobody when",

@@ -143,7 +143,7 @@ def _database(folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def _worker(log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """`leasehold worker`, in a session of its own: a Ctrl-C in this terminal is for us, who stop it in good order."""
-    arguments = ["worker", demo_jobs.__name__, "--concurrency", "4"]
+    arguments = ["worker", demo_jobs.__name__, "--concurrency", "5"]
     with log.open("wb") as out:
         worker = subprocess.Popen(  # noqa: S603 - a fixed command, no shell
             [*COMMAND_LINE, *arguments],
