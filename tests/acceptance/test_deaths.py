@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from leasehold.core.job import State
 from tests.acceptance import shop
-from tests.acceptance.conftest import Site, until
+from tests.acceptance.conftest import SHOP, Site, until
 
 
 def test_a_handler_whose_first_instruction_kills_its_worker_is_charged_for_it(site: Site) -> None:
@@ -53,3 +56,40 @@ def test_a_killed_worker_process_is_replaced_and_its_neighbour_keeps_its_jobs(si
     assert site.ended(spared).result == "attempt 1"
     assert site.ended(holders[killed["worker"]]).result == "attempt 2"
     assert len(worker.lines("WORKER_PROCESS_START")) == 3
+
+
+BROKEN = """
+import sys
+import leasehold.app.worker
+from leasehold.cli.main import main
+
+def broken(*_):
+    raise ZeroDivisionError("a defect of the supervisor")
+
+leasehold.app.worker.decide = broken
+sys.argv = ["leasehold", "worker", sys.argv[1]]
+main()
+"""
+
+
+def test_a_supervisor_that_cannot_settle_a_death_ends_loudly_and_leaves_nothing_running(site: Site) -> None:
+    shop.kill_at_once.enqueue()
+
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", BROKEN, str(SHOP)],
+        env={**os.environ, "LEASEHOLD_DSN": site.dsn},
+        cwd=site.folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert ended.returncode != 0
+    assert "ZeroDivisionError: a defect of the supervisor" in ended.stderr
+    started = [json.loads(line) for line in ended.stderr.splitlines() if "WORKER_PROCESS_START" in line]
+    pids = [line["pid"] for line in started]
+    assert pids
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)

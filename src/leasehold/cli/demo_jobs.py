@@ -37,7 +37,7 @@ def thumbnail(job: Job, source: str, pictures: int) -> list[str]:
 
 
 def enqueue_all() -> None:
-    """A handful: with four at a time, some run and some wait when the worker is lost."""
+    """A handful: with five at a time, some run, one waits and one is done when the worker is lost."""
     thumbnail.enqueue("talk.mp4", 12)
     clip.enqueue("talk.mp4", 0, 36)
     clip.enqueue("talk.mp4", 60, 88)

@@ -114,6 +114,7 @@ class Supervisor:
         self._early_deaths = 0
         self._exit_code = 0
         self._failure: LeaseholdError | None = None
+        self._broken: BaseException | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, *, stop_at_once: bool = False) -> int:
@@ -232,6 +233,8 @@ class Supervisor:
 
     async def _turn(self) -> None:
         self._changed.clear()
+        if self._broken is not None:
+            raise self._broken
         for death in peek_dead(set(self._children) - self._dying):
             self._dying.add(death.pid)
             self._in_background(self._see_off(self._children[death.pid], death))
@@ -317,4 +320,10 @@ class Supervisor:
     def _in_background(self, doing: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(doing)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._broken = error  # a defect of ours: end loudly, rather than go on without an undertaker
+            self._changed.set()

@@ -128,6 +128,8 @@ class Worker:
             await self._guarded("recovering", self._recovery.drain)
             while not (self._stopping and not self._runs):
                 await self._turn()
+                if watching.done():
+                    watching.result()  # it never ends but by a defect, and without it nobody would be fenced
         finally:
             watching.cancel()
             self._threads.shutdown(wait=False, cancel_futures=True)
