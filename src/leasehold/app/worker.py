@@ -119,6 +119,7 @@ def sit(arguments: list[str], early: EarlySignals) -> int:
 
 async def _work(seat: Seat, orders: Orders, app: App, begin: Begin, early: EarlySignals) -> None:
     settings, clock, log, metrics = app.settings, SystemClock(), Log(), Metrics()
+    signals = Signals(log.hear, metrics.hear)
 
     def policy_of(spec: TaskSpec | None) -> Policy:
         return settings.policy(spec.retry if spec is not None else None)
@@ -137,7 +138,7 @@ async def _work(seat: Seat, orders: Orders, app: App, begin: Begin, early: Early
         app.registry,
         SharedBook(SlotWriter(seat.slots, slots), ReplyReader(seat.replies, slots)),
         policy_of=policy_of,
-        emit=Signals(log.hear, metrics.hear).emit,
+        emit=signals.emit,
         clock=clock,
         chance=SystemChance(),
     )
@@ -151,7 +152,7 @@ async def _work(seat: Seat, orders: Orders, app: App, begin: Begin, early: Early
         await worker.run()
     finally:
         await store.close()
-        log.counters(metrics.counted())
+        log.counters(metrics.counted() | signals.counted())
 
 
 def _watch_parent(orders: int, loop: asyncio.AbstractEventLoop, worker: Worker) -> None:

@@ -29,6 +29,7 @@ from leasehold.core.facts import (
 from leasehold.core.job import Lease, State
 
 DEGRADED_AFTER: Final = 3
+_LINE_ENDS: Final = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 
 Line = tuple[str, str, dict[str, Any]]
 
@@ -116,7 +117,7 @@ def _ended(fact: JobEnded) -> Line:
     if settlement.state is State.QUEUED:
         told = settlement.events[-1]
         if told.kind != "retry":
-            return "info", "JOB_RETURNED", {**particulars, "event": told.kind, "delay_s": settlement.delay_s}
+            return "info", "JOB_RETURNED", {**particulars, "because": told.kind, "delay_s": settlement.delay_s}
         error = told.data["error"]
         particulars |= {"fatal": False, "will_retry": True, "delay_s": settlement.delay_s}
         return "warning", "JOB_FAILED", {**particulars, "code": error["code"], "error": error["reason"]}
@@ -144,4 +145,6 @@ def _when_and_what_first(_logger: object, _method: str, line: MutableMapping[str
 
 
 def _json(line: dict[str, Any], **_: object) -> str:
-    return msgspec.json.encode(line, enc_hook=str).decode()
+    text = msgspec.json.encode(line, enc_hook=str).decode()
+    # JSON allows these inside a text, but many a reader of lines ends one there.
+    return text if text.isascii() else text.translate(_LINE_ENDS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from leasehold.core.facts import (
     Fact,
@@ -69,15 +69,17 @@ class Metrics:
             for metric in ALL
             if metric is not INFLIGHT
         }
+        self._running: set[int] = set()
         self._inflight = Gauge(INFLIGHT.prometheus, INFLIGHT.meaning, registry=self.registry)
 
-    def hear(self, fact: Fact) -> None:  # noqa: C901 - one answer per kind of fact
+    def hear(self, fact: Fact) -> None:  # noqa: C901, PLR0912 - one answer per kind of fact
         """Add what the fact adds."""
         match fact:
-            case JobStarted():
-                self._inflight.inc()
-            case JobEnded(_, settlement, _):
-                self._inflight.dec()
+            case JobStarted(lease):
+                self._running.add(lease.job_id)
+                self._inflight.set(len(self._running))
+            case JobEnded(lease, settlement, _):
+                self._let_go(lease.job_id)
                 if settlement.state is not State.QUEUED:
                     self._count(ENDED, settlement.state.value)
                 elif settlement.attempt and settlement.events and settlement.events[0].kind == "retry":
@@ -86,8 +88,10 @@ class Metrics:
                     self._count(RECOVERED, "shutdown")
             case JobRecovered(_, outcome, settlement):
                 self._recovered(outcome, settlement.state)
-            case StaleTokenRefused(_, _, _, what):
+            case StaleTokenRefused(job_id, _, _, what):
                 self._count(STALE, what)
+                if what == "settle":
+                    self._let_go(job_id)
             case LeasesKept(count):
                 self._counters[HEARTBEATS].inc(count)
             case HeartbeatFailed():
@@ -99,12 +103,6 @@ class Metrics:
             case _:
                 assert_never(fact)
 
-    def value(self, metric: Metric, *labels: str) -> float:
-        """What a metric stands at."""
-        names = dict(zip(metric.labels, labels, strict=True))
-        name = metric.prometheus if metric is INFLIGHT else f"{metric.prometheus}_total"
-        return self.registry.get_sample_value(name, names) or 0.0
-
     def counted(self) -> dict[str, float]:
         """Everything that is not zero, by its dotted name."""
         dotted = {metric.prometheus: metric.name for metric in ALL}
@@ -115,9 +113,9 @@ class Metrics:
             if sample.value and not sample.name.endswith("_created")
         }
 
-    def text(self) -> str:
-        """All of them in Prometheus' text format."""
-        return generate_latest(self.registry).decode()
+    def _let_go(self, job_id: int) -> None:
+        self._running.discard(job_id)  # it may never have begun
+        self._inflight.set(len(self._running))
 
     def _count(self, metric: Metric, *labels: str) -> None:
         counter = self._counters[metric]

@@ -16,6 +16,10 @@ class Signals:
         self._listeners = listeners
         self.failures = 0
 
+    def counted(self) -> dict[str, float]:
+        """How many facts a listener failed to tell, if any."""
+        return {"observe.listener_failures_total": float(self.failures)} if self.failures else {}
+
     def emit(self, fact: Fact) -> None:
         """Tell everybody. A listener that fails is counted; the job that is being told of has already happened."""
         for listener in self._listeners:

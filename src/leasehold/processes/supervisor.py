@@ -21,6 +21,7 @@ import msgspec
 
 from leasehold.core.errors import LeaseholdError
 from leasehold.core.facts import Fact, ProcessDied, ProcessStarted
+from leasehold.core.policy import Backoff
 from leasehold.processes.early import STOPPING
 from leasehold.processes.keeper import Keeper, Kept
 from leasehold.processes.orders import Begin, Hello, Orders, Seat, read_line, write_line
@@ -32,8 +33,7 @@ from leasehold.store.contract import Decide, Store
 KILL_AFTER_S: Final = 1.0
 LOOK_EVERY_S: Final = 1.0
 STEADY_AFTER_S: Final = 10.0
-RESTART_FIRST_S: Final = 0.5
-RESTART_CAP_S: Final = 30.0
+RESTART: Final = Backoff(0, "2s", factor=2, cap="30s", jitter=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,7 +290,7 @@ class Supervisor:
             self._early_deaths = 0
             return 0.0
         self._early_deaths += 1
-        return 0.0 if self._early_deaths == 1 else min(RESTART_FIRST_S * 2**self._early_deaths, RESTART_CAP_S)
+        return RESTART.delay_s(self._early_deaths, 0.0)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from leasehold.core.facts import (
 )
 from leasehold.core.job import Lease
 from leasehold.core.outcome import Aborted, Failed, Outcome, Released
-from leasehold.core.policy import Policy
+from leasehold.core.policy import Backoff, Policy
 from leasehold.runtime.book import Book, Standing
 from leasehold.runtime.clock import Chance, Clock
 from leasehold.runtime.context import Job
@@ -38,8 +38,7 @@ from leasehold.runtime.registry import Registry, TaskSpec
 from leasehold.store.contract import Answer, Ask, Hold, Store
 
 SPARE_THREADS: Final = 32
-RETRY_FIRST_S: Final = 0.1
-RETRY_CAP_S: Final = 15.0
+AGAIN: Final = Backoff("200ms", factor=2, cap="15s")
 RELEASE_PART: Final = 0.2
 RELEASE_MOST_S: Final = 2.0
 
@@ -109,11 +108,6 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop
         self._thread = 0
 
-    @property
-    def running(self) -> int:
-        """How many jobs are in hand."""
-        return len(self._runs)
-
     def decide(self, lease: Lease, outcome: Outcome) -> Settlement:
         """The fate function with this worker's policies."""
         return decide(lease, outcome, self._policy_of(self._registry.get(lease.task)), self._chance.rand())
@@ -134,11 +128,6 @@ class Worker:
             watching.cancel()
             self._threads.shutdown(wait=False, cancel_futures=True)
         self._emit(WorkerStopped(self._options.name))
-
-    def wake(self) -> None:
-        """There may be something to do."""
-        self._hungry = True
-        self._wake.set()
 
     def stop(self) -> None:
         """Claim nothing more, let jobs end, and release in time what does not."""
@@ -221,8 +210,8 @@ class Worker:
         self._failures += 1
         if not isinstance(error, StoreUnreachableError):
             await self._settle_alone()
-        cap_s = min(RETRY_FIRST_S * 2**self._failures, RETRY_CAP_S)
-        await self._clock.sleep(cap_s * self._chance.rand())
+        # Full jitter: when a database comes back, its workers must not all come at once.
+        await self._clock.sleep(AGAIN.delay_s(self._failures, 0.0) * self._chance.rand())
 
     async def _settle_alone(self) -> None:
         """The database refused a batch: settle its jobs one by one, so that an unstorable one costs no other."""
