@@ -36,6 +36,7 @@ def test_a_fatal_failure_is_final_and_spends_no_further_attempt(site: Site) -> N
 
 
 @pytest.mark.requirement("R1.12")
+@pytest.mark.requirement("R3.2")
 def test_a_job_that_runs_too_long_is_timed_out_although_its_worker_is_healthy(site: Site) -> None:
     site.worker()
     job_id = shop.too_long.enqueue(site.side_log).id

@@ -164,6 +164,8 @@ def test_a_fatal_failure_ends_the_job_with_its_own_code(lease: Lease, failure: F
     assert (settlement.state, settlement.code, settlement.reason) == (State.FAILED, failure.code, failure.reason)
 
 
+@pytest.mark.requirement("R1.13")
+@pytest.mark.requirement("R3.2")
 @pytest.mark.parametrize(
     "outcome, code, reason",
     [

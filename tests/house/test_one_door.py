@@ -1,4 +1,4 @@
-"""One door to the database: only the store speaks SQL (DESIGN: `store` is the only room that does)."""
+"""One door to the database: only the store speaks SQL."""
 
 from __future__ import annotations
 

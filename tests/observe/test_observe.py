@@ -121,6 +121,7 @@ def test_a_line_stays_one_line_whatever_a_handler_said() -> None:
     assert line["error"] == 'a\nb\r\x1b[31m"}\u2028'
 
 
+@pytest.mark.requirement("R3.2")
 def test_each_fact_adds_to_its_counters_by_their_dotted_names() -> None:
     assert counted(ended(Done()), ended(FATAL), ended(Cancelled())) == {
         "worker.jobs_ended_total{status=done}": 1.0,

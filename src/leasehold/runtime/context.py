@@ -128,5 +128,5 @@ class Job:
         point = min(max(int(pct), 0), 100)
         now = self._monotonic()
         if worth_telling(point, now, self._told):
-            self._told = LastTold(point, now)
+            self._told = LastTold(point, now, self._told.before + 1 if self._told else 0)
             self._report(point, text(note, NOTE_MAX) if note is not None else None)
