@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from pathlib import Path
 
 import pytest
 
@@ -55,6 +57,25 @@ def test_a_job_that_blocks_its_worker_past_the_shutdown_is_handed_back_uncharged
     handed_back = site.job(job_id)
     assert (handed_back.status, handed_back.attempt_count) == (State.QUEUED, 0)
     assert site.kinds(job_id) == ["created", "processing", "aborted:shutdown", "requeued:stale"]
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.6])
+def test_a_worker_told_to_stop_while_it_starts_ends_well_and_leaves_nothing(site: Site, after_s: float) -> None:
+    worker = site.worker()
+    until(lambda: catches_sigterm(worker.pid), what="the first thing that a worker does")
+
+    time.sleep(after_s)  # the moment is the case: before, during and after the imports, the hello, the first claim
+    assert worker.stop(within_s=20) == 0
+
+    for line in worker.lines("WORKER_PROCESS_START"):
+        assert not alive(line["pid"])
+    assert "Traceback" not in worker.log.read_text(encoding="utf-8")
+
+
+def catches_sigterm(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    caught = int(status.split("SigCgt:")[1].split()[0], 16)
+    return bool(caught & 1 << signal.SIGTERM - 1)
 
 
 def test_nothing_is_left_running_when_a_worker_has_stopped(site: Site) -> None:

@@ -202,6 +202,19 @@ async def test_no_more_runs_at_once_than_there_are_slots(app: App, store: Memory
     assert most == 3
 
 
+async def test_a_worker_that_was_told_to_stop_before_it_began_takes_nothing(app: App, store: MemoryStore) -> None:
+    @app.task
+    async def clip() -> None: ...
+
+    (job_id,) = await enqueue(store, "clip")
+    works = Works(app, store)
+    works.worker.stop()
+    async with works:
+        await works.running
+
+    assert await status(store, job_id) is State.QUEUED
+
+
 async def test_a_worker_recovers_what_expired_before_it_came(app: App) -> None:
     now = datetime.now(UTC)
     times = [now]

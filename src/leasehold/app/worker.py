@@ -121,8 +121,11 @@ async def _work(seat: Seat, orders: Orders, app: App, begin: Begin, early: Early
     settings, clock, log, metrics = app.settings, SystemClock(), Log(), Metrics()
     signals = Signals(log.hear, metrics.hear)
 
+    of_unknown = settings.policy()
+    policies = {spec.name: settings.policy(spec.retry) for spec in app.registry}
+
     def policy_of(spec: TaskSpec | None) -> Policy:
-        return settings.policy(spec.retry if spec is not None else None)
+        return policies[spec.name] if spec is not None else of_unknown
 
     slots = orders.concurrency
     store = _store(begin.dsn, "worker", clock)

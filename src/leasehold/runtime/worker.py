@@ -140,8 +140,9 @@ class Worker:
                 run.attempt.job.stopping.set()
         # Releasing must fit inside the time that a platform grants, or it kills us in the middle of it.
         margin_s = min(RELEASE_MOST_S, self._options.shutdown_s * RELEASE_PART)
-        self._loop.call_later(self._options.shutdown_s - margin_s, self._abort)
-        self._loop.call_later(self._options.shutdown_s - margin_s / 2, self._abandon)
+        loop = asyncio.get_running_loop()
+        loop.call_later(self._options.shutdown_s - margin_s, self._abort)
+        loop.call_later(self._options.shutdown_s - margin_s / 2, self._abandon)
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
