@@ -47,7 +47,8 @@ async def supervise(  # noqa: PLR0913 - the options of `leasehold worker`
     queues: tuple[str, ...] | None = None,
 ) -> int:
     """Run `leasehold worker`: the exit code."""
-    chance, clock, signals = SystemChance(), SystemClock(), Signals(Log().hear, Metrics().hear)
+    chance, clock, log, metrics = SystemChance(), SystemClock(), Log(), Metrics()
+    signals = Signals(log.hear, metrics.hear)
     policy = settings.policy()
     shares: list[Database] = []
 
@@ -85,6 +86,8 @@ async def supervise(  # noqa: PLR0913 - the options of `leasehold worker`
     try:
         return await supervisor.run(stop_at_once=early.came)
     finally:
+        if counted := metrics.counted() | signals.counted():
+            log.counters("supervisor", counted)
         for database in shares:
             database.close()
 
@@ -155,7 +158,7 @@ async def _work(seat: Seat, orders: Orders, app: App, begin: Begin, early: Early
         await worker.run()
     finally:
         await store.close()
-        log.counters(metrics.counted() | signals.counted())
+        log.counters(orders.name, metrics.counted() | signals.counted())
 
 
 def _watch_parent(orders: int, loop: asyncio.AbstractEventLoop, worker: Worker) -> None:

@@ -61,9 +61,9 @@ class Log:
             write: Callable[..., None] = getattr(self._logger, level)
             write(event, **facts)
 
-    def counters(self, counted: dict[str, float]) -> None:
+    def counters(self, who: str, counted: dict[str, float]) -> None:
         """Write what was counted: the last line of a process."""
-        self._logger.info("WORKER_COUNTERS", counters=counted)
+        self._logger.info("WORKER_COUNTERS", worker=who, counters=counted)
 
 
 def line_of(fact: Fact) -> Line | None:  # noqa: C901, PLR0911, PLR0912 - one answer per kind of fact
