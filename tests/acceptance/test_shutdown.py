@@ -111,3 +111,13 @@ def alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def test_a_worker_process_whose_supervisor_is_killed_while_it_starts_ends_without_a_word(site: Site) -> None:
+    worker = site.worker()
+    (started,) = until(lambda: worker.lines("WORKER_PROCESS_START"), what="the start of the worker process")
+
+    os.kill(worker.pid, signal.SIGKILL)
+
+    until(lambda: not alive(started["pid"]), what="the end of the worker process")
+    assert "Traceback" not in worker.log.read_text(encoding="utf-8")

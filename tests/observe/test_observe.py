@@ -16,6 +16,7 @@ from leasehold.core.facts import (
     JobRecovered,
     JobStarted,
     LateClaim,
+    LeaseLost,
     LeasesKept,
     ProcessDied,
     ProcessStarted,
@@ -86,6 +87,7 @@ TOLD = [
     (ended(Aborted()), "info", "JOB_RETURNED", {"because": "requeued:stale", "delay_s": 0.0}),
     (recovered(Expired()), "warning", "JOB_RECOVERED", {"outcome": "expired", "will_retry": True, "delay_s": 1.0}),
     (StaleTokenRefused(1, 2, "w1", "settle"), "warning", "STALE_TOKEN_REJECTED", {"job_id": 1, "what": "settle"}),
+    (LeaseLost(a_lease()), "warning", "JOB_LEASE_LOST", {"job_id": 1, "attempt": 1}),
     (LateClaim("w1", 3), "warning", "LATE_CLAIM_RELEASED", {"jobs": 3}),
     (HeartbeatFailed(3, "cut"), "info", "HEARTBEAT_FAILED", {"failures_in_a_row": 3}),
     (HeartbeatFailed(4, "cut"), "warning", "HEARTBEAT_DEGRADED", {"failures_in_a_row": 4, "error": "cut"}),
@@ -153,6 +155,7 @@ def test_the_jobs_in_hand_are_those_that_began_and_were_not_let_go() -> None:
     assert counted(*begun, never_begun)["worker.inflight_jobs"] == 3
     let_go = ended(Done(), job_id=1), StaleTokenRefused(2, 1, "w1", "settle"), StaleTokenRefused(3, 1, "w1", "progress")
     assert counted(*begun, *let_go)["worker.inflight_jobs"] == 1
+    assert "worker.inflight_jobs" not in counted(*begun, *let_go, LeaseLost(a_lease(job_id=3)))
 
 
 def test_a_listener_that_fails_harms_nobody_else_and_is_counted() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from leasehold import App, Cancel, Fatal, Job, Retry, Snooze
-from leasehold.core.outcome import Aborted, Cancelled, Done, Failed, Outcome, Released, Snoozed, TimedOut
+from leasehold.core.outcome import Aborted, Cancelled, Done, Failed, Outcome, Snoozed, TimedOut
 from leasehold.core.settings import Settings
 from leasehold.core.storable import TEXT_MAX
 from leasehold.runtime.execute import Attempt, Interruption, decoded
@@ -32,7 +32,7 @@ def attempt_of(fn: Callable[..., Any], arguments: dict[str, Any] | None = None, 
     return Attempt(spec, job, ThreadPoolExecutor(1))
 
 
-async def outcome_of(fn: Callable[..., Any], **options: Any) -> Outcome:
+async def outcome_of(fn: Callable[..., Any], **options: Any) -> Outcome | None:
     return await attempt_of(fn, **options).run()
 
 
@@ -127,13 +127,13 @@ async def test_a_message_of_any_size_and_any_characters_is_made_storable() -> No
     [
         (Interruption.SHUTDOWN, Aborted()),
         (Interruption.CANCELLED, Cancelled("cancelled while it ran")),
-        (Interruption.LOST, Released("its lease was lost")),
+        (Interruption.LOST, None),
         (Interruption.TIMED_OUT, TimedOut(3600.0)),
     ],
     ids=str,
 )
 async def test_an_interrupted_handler_ends_for_the_reason_of_the_interruption(
-    why: Interruption, outcome: Outcome
+    why: Interruption, outcome: Outcome | None
 ) -> None:
     begun = asyncio.Event()
 

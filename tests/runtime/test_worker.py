@@ -12,7 +12,7 @@ import pytest
 from leasehold.app.app import App
 from leasehold.core.decide import Settlement
 from leasehold.core.errors import StoreError, StoreUnreachableError
-from leasehold.core.facts import JobEnded, JobStarted, LateClaim, StaleTokenRefused, StoreFailed
+from leasehold.core.facts import JobEnded, JobStarted, LateClaim, LeaseLost, StaleTokenRefused, StoreFailed
 from leasehold.core.job import State
 from leasehold.core.settings import Settings
 from leasehold.runtime.book import Standing
@@ -88,31 +88,60 @@ async def test_an_undecodable_payload_is_dead_in_one_attempt_and_its_neighbours_
     assert (job.status, job.fail_code, job.attempt_count) == (State.FAILED, "payload_undecodable", 1)
 
 
-async def test_a_lost_lease_cancels_the_handler_and_what_it_offers_is_refused(app: App, store: MemoryStore) -> None:
-    begun, cancelled = asyncio.Event(), asyncio.Event()
+async def test_a_handler_that_stops_for_its_lost_lease_offers_nothing_and_is_charged_by_who_recovers_it(
+    app: App, store: MemoryStore
+) -> None:
+    begun = asyncio.Event()
 
     @app.task
     async def clip(job: Job) -> None:
-        if job.epoch > 1:
-            return
         begun.set()
         try:
             await asyncio.sleep(60)
         finally:
             assert job.lost
-            cancelled.set()
 
-    await enqueue(store, "clip")
+    (job_id,) = await enqueue(store, "clip")
     async with Works(app, store) as works:
         await begun.wait()
-        lease = works.of(JobStarted)[0].lease
-        await store.bury(lease.worker, {}, works.worker.decide)
+        works.book.standings[0] = Standing.LOST  # by its own clock: in the store the lease still stands
+        await works.until(LeaseLost)
+
+    job = await store.get(job_id)
+    assert job is not None
+    assert (job.status, job.attempt_count) == (State.PROCESSING, 1)
+    assert works.book.order() == ["claimed", "running", "empty"]
+
+
+async def test_what_a_handler_offers_in_spite_of_its_lost_lease_is_decided_by_the_store(
+    app: App, store: MemoryStore
+) -> None:
+    begun = asyncio.Event()
+
+    @app.task
+    async def stubborn(job: Job) -> str:
+        if job.epoch > 1:
+            return "second"
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            return "first"
+        return "slept"
+
+    (job_id,) = await enqueue(store, "stubborn")
+    async with Works(app, store) as works:
+        await begun.wait()
+        await store.bury("w1", {}, works.worker.decide)
         works.book.standings[0] = Standing.LOST
-        await cancelled.wait()
         (refused,) = await works.until(StaleTokenRefused)
         works.book.standings.clear()
+        await works.until(JobEnded)
 
-    assert (refused.job_id, refused.what) == (lease.job_id, "settle")
+    assert (refused.job_id, refused.what) == (job_id, "settle")
+    job = await store.get(job_id)
+    assert job is not None
+    assert job.result == "second"
 
 
 class Unreliable(MemoryStore):

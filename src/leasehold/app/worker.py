@@ -106,7 +106,10 @@ def sit(arguments: list[str], early: EarlySignals) -> int:
         return EXIT_CONFIGURATION
     leases_s = [spec.lease_s for spec in app.registry] or [app.settings.lease_s]
     address = app.address()
-    write_line(seat.answers, Hello(address.dsn, str(address.home), min(leases_s)))
+    try:
+        write_line(seat.answers, Hello(address.dsn, str(address.home), min(leases_s)))
+    except BrokenPipeError:
+        return 0  # its supervisor is gone, before it took anything
     line = read_line(seat.orders)
     if line is None or early.came:
         return 0

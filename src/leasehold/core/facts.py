@@ -62,6 +62,13 @@ class StaleTokenRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseLost:
+    """A handler was stopped because its lease was lost, and had nothing more to say."""
+
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
 class LateClaim:
     """A claim's reply was read so late that its leases had lost a third of their time: they were released unrun."""
 
@@ -125,6 +132,7 @@ Fact = (
     | JobEnded
     | JobRecovered
     | StaleTokenRefused
+    | LeaseLost
     | LateClaim
     | LeasesKept
     | HeartbeatFailed

@@ -17,6 +17,7 @@ from leasehold.core.facts import (
     JobRecovered,
     JobStarted,
     LateClaim,
+    LeaseLost,
     LeasesKept,
     ProcessDied,
     ProcessStarted,
@@ -88,6 +89,8 @@ def line_of(fact: Fact) -> Line | None:  # noqa: C901, PLR0911, PLR0912 - one an
         case StaleTokenRefused(job_id, attempt, worker, what):
             particulars = {"job_id": job_id, "attempt": attempt, "worker": worker, "what": what}
             return "warning", "STALE_TOKEN_REJECTED", particulars
+        case LeaseLost(lease):
+            return "warning", "JOB_LEASE_LOST", _of(lease)
         case LateClaim(worker, jobs):
             return "warning", "LATE_CLAIM_RELEASED", {"worker": worker, "jobs": jobs}
         case LeasesKept():

@@ -17,6 +17,7 @@ from leasehold.core.facts import (
     JobRecovered,
     JobStarted,
     LateClaim,
+    LeaseLost,
     LeasesKept,
     ProcessDied,
     ProcessStarted,
@@ -86,6 +87,8 @@ class Metrics:
                     self._count(RETRIES, settlement.events[0].data["error"]["code"])
                 if any(event.kind == "aborted:shutdown" for event in settlement.events):
                     self._count(RECOVERED, "shutdown")
+            case LeaseLost(lease):
+                self._let_go(lease.job_id)
             case JobRecovered(_, outcome, settlement):
                 self._recovered(outcome, settlement.state)
             case StaleTokenRefused(job_id, _, _, what):

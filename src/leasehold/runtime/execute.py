@@ -18,7 +18,7 @@ import msgspec
 from leasehold.core import storable
 from leasehold.core.durations import seconds
 from leasehold.core.errors import Cancel, Fatal, Retry, Snooze, WrongArgumentsError
-from leasehold.core.outcome import Aborted, Cancelled, Done, Failed, Outcome, Released, Snoozed, TimedOut
+from leasehold.core.outcome import Aborted, Cancelled, Done, Failed, Outcome, Snoozed, TimedOut
 from leasehold.runtime.context import Job
 from leasehold.runtime.registry import TaskSpec
 
@@ -50,8 +50,8 @@ class Attempt:
         """Why the attempt was ended from outside, if it was."""
         return self._interruption
 
-    async def run(self) -> Outcome:
-        """The outcome; never raises."""
+    async def run(self) -> Outcome | None:
+        """The outcome; never raises. None: the handler stopped because its lease was lost; there is nothing to say."""
         self._task = asyncio.current_task()
         timer = self._timer(self._spec.timeout_s)
         try:
@@ -97,7 +97,7 @@ class Attempt:
             raise value
         return value
 
-    def _interrupted(self) -> Outcome:
+    def _interrupted(self) -> Outcome | None:
         match self._interruption:
             case Interruption.TIMED_OUT:
                 return TimedOut(self._spec.timeout_s or 0.0)
@@ -106,7 +106,8 @@ class Attempt:
             case Interruption.SHUTDOWN:
                 return Aborted()
             case Interruption.LOST:
-                return Released("its lease was lost")  # refused by the store: the token is not current
+                # Not released: a job that freezes its worker each time would run for ever, free of charge.
+                return None
             case None:
                 return Failed("CancelledError", "the handler was cancelled by its own code", retryable=True)
 

@@ -21,6 +21,7 @@ from leasehold.core.facts import (
     JobEnded,
     JobStarted,
     LateClaim,
+    LeaseLost,
     StaleTokenRefused,
     StoreFailed,
     WorkerStarted,
@@ -276,7 +277,22 @@ class Worker:
         outcome = await attempt.run()
         if run.telling is not None:
             await asyncio.wait({run.telling})  # the last progress belongs before the end
-        self._end(run, outcome)
+        if outcome is None:
+            self._let_go(run)
+        else:
+            self._end(run, outcome)
+
+    def _let_go(self, run: _Run) -> None:
+        """Forget a job whose lease was lost: whoever holds it now, or recovers it, settles it."""
+        if run.settlement is None:
+            self._emit(LeaseLost(run.lease))
+            self._leave(run)
+            self._wake.set()
+
+    def _leave(self, run: _Run) -> None:
+        self._book.empty(run.slot)
+        self._free.append(run.slot)
+        self._runs.discard(run)
 
     def _end(self, run: _Run, outcome: Outcome) -> None:
         if run.settlement is None:  # else it was abandoned, and its settle is under way
@@ -289,9 +305,7 @@ class Worker:
         now_s = self._clock.monotonic()
         for run, answer in zip(batch, answers, strict=True):
             assert run.settlement is not None, "what was settled was decided"
-            self._book.empty(run.slot)
-            self._free.append(run.slot)
-            self._runs.discard(run)
+            self._leave(run)
             if answer is Answer.LOST:
                 self._stale(run, "settle")
             else:
