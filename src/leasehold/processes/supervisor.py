@@ -14,7 +14,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 from uuid import UUID
 
 import msgspec
@@ -24,7 +24,7 @@ from leasehold.core.facts import Fact, ProcessDied, ProcessStarted
 from leasehold.core.policy import Backoff
 from leasehold.processes.early import STOPPING
 from leasehold.processes.keeper import Keeper, Kept
-from leasehold.processes.orders import Begin, Hello, Orders, Seat, read_line, write_line
+from leasehold.processes.orders import LINE_MAX, Begin, Hello, Orders, Seat, write_line
 from leasehold.processes.slot_table import ReplyTable, ReplyWriter, SlotReader, SlotTable
 from leasehold.processes.tree import MARK, Death, become_subreaper, kill_tree, peek_dead, reap, reap_adopted
 from leasehold.processes.undertaker import Corpse, bury
@@ -67,11 +67,12 @@ class _Child:
     mark: str
     process: subprocess.Popen[bytes]
     orders: int
-    answers: int
+    answers: BinaryIO
     tables: tuple[SlotTable, ReplyTable]
     slots: SlotReader
     replies: ReplyWriter
     born_s: float
+    greeting: asyncio.Task[None] | None = None
     kept: Kept | None = None
     told_to_stop: bool = False
 
@@ -132,7 +133,8 @@ class Supervisor:
                     break
             while not (self._stopping and not self._children):
                 await self._turn()
-            await asyncio.gather(*self._tasks)
+            if self._tasks:
+                await asyncio.wait(self._tasks)
         finally:
             await self._close()
         if self._failure is not None:
@@ -158,7 +160,7 @@ class Supervisor:
         async with self._births_and_sweeps:
             child = self._born(number)
         self._emit(ProcessStarted(child.name, child.pid))
-        self._in_background(self._greet(child))
+        child.greeting = self._in_background(self._greet(child))
 
     def _born(self, number: int) -> _Child:
         mark = str(self._token())
@@ -180,7 +182,16 @@ class Supervisor:
         os.close(answers_write)
         slots = SlotReader(tables[0].fd, tables[0].slots)
         child = _Child(
-            number, name, mark, process, orders_write, answers_read, tables, slots, replies, self._monotonic()
+            number,
+            name,
+            mark,
+            process,
+            orders_write,
+            os.fdopen(answers_read, "rb"),
+            tables,
+            slots,
+            replies,
+            self._monotonic(),
         )
         self._children[child.pid] = child
         orders = Orders(self._options.target, name, self._options.concurrency, self._options.queues)
@@ -188,8 +199,15 @@ class Supervisor:
         return child
 
     async def _greet(self, child: _Child) -> None:
-        line = await asyncio.to_thread(read_line, child.answers)
-        if line is None:
+        # On the loop, not in a thread: the few threads are for sweeps, which must not wait for somebody's slow imports.
+        reader = asyncio.StreamReader(limit=LINE_MAX)
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), child.answers)
+        try:
+            line = await reader.readline()
+        finally:
+            transport.close()
+        if not line:
             return  # it died first, which SIGCHLD tells
         hello = msgspec.json.decode(line, type=Hello)
         if self._begin is None:
@@ -282,8 +300,10 @@ class Supervisor:
         del self._children[child.pid]
         self._dying.discard(child.pid)
         self._hang_up(child)
-        for fd in (child.answers, child.tables[0].fd, child.tables[1].fd):
-            os.close(fd)
+        if child.greeting is not None:
+            child.greeting.cancel()  # a fork of its own may hold the pipe open
+        for table in child.tables:
+            table.close()
 
     def _restart_in_s(self, child: _Child) -> float:
         if self._monotonic() - child.born_s >= STEADY_AFTER_S:
@@ -317,10 +337,11 @@ class Supervisor:
         if self._store is not None:
             await self._store.close()
 
-    def _in_background(self, doing: Coroutine[Any, Any, None]) -> None:
+    def _in_background(self, doing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(doing)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        return task
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
