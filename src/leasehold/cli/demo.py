@@ -91,7 +91,7 @@ def play(*, stay: bool) -> int:
         with _private_folder() as folder, _database(folder):
             signals.heed()
             demo_jobs.enqueue_all()
-            console.print("Six jobs are enqueued, and a worker is started that takes four at a time.\n")
+            console.print("Six jobs are enqueued, and a worker is started that takes five at a time.\n")
             signals.heed()
             with _worker(folder / "worker.log") as worker:
                 _Show(console, signals, worker, folder / "worker.log").run()
