@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from uuid import uuid4
@@ -242,6 +242,47 @@ async def test_a_batch_of_heartbeats_is_one_statement_that_moves_every_lease_at_
         assert job.lease_expires_at is not None
         assert (job.last_heartbeat_at - lease.started_at).total_seconds() == 7
         assert (job.lease_expires_at - lease.started_at).total_seconds() == 7 + lease.lease_s
+
+
+class SlowStore(PostgresStore):
+    """While the beat is out, the worker goes on; then the beat comes back with a loss."""
+
+    meanwhile: Callable[[], None]
+
+    async def extend(self, holds: Sequence[Hold]) -> dict[Hold, Verdict]:
+        self.meanwhile()
+        return dict.fromkeys(holds, Verdict.LOST)
+
+
+@pytest.mark.parametrize("case", ["reused", "ended", "running"])
+async def test_a_loss_counts_only_for_the_lap_that_was_asked_for_and_not_while_its_settle_may_be_on_its_way(
+    dsn: str, desk: Desk, store: PostgresStore, case: str
+) -> None:
+    first, second = await claimed(store, 2)
+    # Sent a beat's interval ago: it is due at once.
+    desk.book.claimed(0, first, now_ns() - int(LEASE_S / 2 * 1e9))
+    desk.book.running(0)
+    beats = 0
+
+    def go_on() -> None:
+        nonlocal beats
+        beats += 1
+        if case == "ended":
+            desk.book.ended(0)
+        elif case == "reused" and beats == 1:
+            desk.book.empty(0)
+            desk.book.claimed(0, second, now_ns())
+            desk.book.running(0)
+
+    slow = SlowStore(dsn, clock=time.monotonic)
+    slow.meanwhile = go_on
+    facts: list[Fact] = []
+    keeper = Keeper(lambda: slow, facts.append, heartbeat_s=10.0)
+    await keeper._beat(slow, [desk.kept])
+
+    assert beats == 1
+    assert [type(fact) for fact in facts] == ([StaleTokenRefused] if case == "running" else [])
+    assert desk.book.standing(0) is (Standing.LOST if case == "running" else Standing.HELD)
 
 
 class DeadStore(PostgresStore):

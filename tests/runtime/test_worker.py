@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,7 +18,7 @@ from leasehold.core.job import State
 from leasehold.core.settings import Settings
 from leasehold.runtime.book import Standing
 from leasehold.runtime.context import Job
-from leasehold.store.contract import Answer, Ask, Cycle
+from leasehold.store.contract import Answer, Ask, Cycle, Hold
 from leasehold.store.memory import MemoryStore
 from tests.runtime.scenes import PaperBook, Works, enqueue
 
@@ -263,6 +264,66 @@ async def test_a_worker_recovers_what_expired_before_it_came(app: App) -> None:
         await works.until(JobEnded)
 
     assert await kinds(store, job_id) == ["created", "processing", "requeued:stale", "processing", "done"]
+
+
+async def test_a_handler_is_cancelled_at_the_shutdown_so_that_it_can_clear_up(app: App, store: MemoryStore) -> None:
+    cleared = asyncio.Event()
+
+    @app.task
+    async def clip() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cleared.set()
+
+    (job_id,) = await enqueue(store, "clip")
+    async with Works(app, store, shutdown_s=0.4) as works:
+        await works.until(JobStarted)
+
+    assert cleared.is_set()
+    assert await kinds(store, job_id) == ["created", "processing", "aborted:shutdown", "requeued:stale"]
+
+
+async def test_a_handler_that_will_not_be_cancelled_is_abandoned_and_its_job_handed_back(
+    app: App, store: MemoryStore
+) -> None:
+    let_go = asyncio.Event()
+
+    @app.task
+    async def clip() -> None:
+        while not let_go.is_set():
+            with suppress(asyncio.CancelledError):
+                await let_go.wait()
+
+    (job_id,) = await enqueue(store, "clip")
+    async with Works(app, store, shutdown_s=0.4) as works:
+        await works.until(JobStarted)
+    let_go.set()
+
+    assert await kinds(store, job_id) == ["created", "processing", "aborted:shutdown", "requeued:stale"]
+
+
+class SlowToTell(MemoryStore):
+    """A store that takes its time with progress."""
+
+    async def progress(self, hold: Hold, pct: int, note: str | None) -> bool:
+        await asyncio.sleep(0.05)
+        return await super().progress(hold, pct, note)
+
+
+async def test_the_last_progress_is_told_before_the_end(app: App) -> None:
+    @app.task
+    async def clip(job: Job) -> None:
+        job.progress(50)
+        job.progress(100)
+
+    store = SlowToTell(clock=lambda: datetime.now(UTC))
+    (job_id,) = await enqueue(store, "clip")
+    async with Works(app, store) as works:
+        await works.until(JobEnded)
+
+    assert await kinds(store, job_id) == ["created", "processing", "progress", "progress", "done"]
+    assert works.of(StaleTokenRefused) == []
 
 
 async def test_a_thread_that_does_not_end_is_abandoned_at_the_shutdown_and_its_job_handed_back(
