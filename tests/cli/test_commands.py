@@ -238,7 +238,8 @@ def test_a_database_without_our_schema_is_left_alone_and_the_remedy_named(
     run: Run, empty_dsn: str, tmp_path: Path, words: str
 ) -> None:
     (tmp_path / "app.py").write_text("from leasehold import App\napp = App()\n", encoding="utf-8")
-    said = run(*words.split(), LEASEHOLD_DSN=empty_dsn)
+    # It does not wait for the time that running jobs would be given: nothing runs.
+    said = run(*words.split(), LEASEHOLD_DSN=empty_dsn, WORKER_SHUTDOWN_TIMEOUT_MS="600000")
     assert said.returncode == 1
     (line,) = complaints(said)
     assert "`leasehold migrate`" in line

@@ -296,9 +296,11 @@ async def test_a_handler_that_will_not_be_cancelled_is_abandoned_and_its_job_han
                 await let_go.wait()
 
     (job_id,) = await enqueue(store, "clip")
-    async with Works(app, store, shutdown_s=0.4) as works:
-        await works.until(JobStarted)
-    let_go.set()
+    try:
+        async with Works(app, store, shutdown_s=0.4) as works:
+            await works.until(JobStarted)
+    finally:
+        let_go.set()
 
     assert await kinds(store, job_id) == ["created", "processing", "aborted:shutdown", "requeued:stale"]
 
