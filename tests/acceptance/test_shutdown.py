@@ -126,8 +126,8 @@ def test_a_worker_process_whose_supervisor_is_killed_while_it_starts_ends_withou
 def test_a_worker_told_to_stop_while_it_waits_to_start_a_process_again_does_not_sit_out_the_pause(site: Site) -> None:
     worker = site.worker()
     shop.kill_at_once.enqueue()
-    # The first dead process is replaced at once, the second after a pause.
-    until(lambda: len(worker.lines("WORKER_PROCESS_DIED")) == 2, what="the second death")
+    # The first dead process is replaced at once, the second after a pause, which begins before its job is settled.
+    until(lambda: len(worker.lines("JOB_RECOVERED")) == 2, what="the second death")
 
     assert worker.stop(within_s=20) == 0
 
