@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from leasehold.core.decide import decide, is_suspect
-from leasehold.core.job import PRIORITY_MAX, PRIORITY_MIN, Lane, Lease, State, lane_of
+from leasehold.core.job import PRIORITY_MAX, PRIORITY_MIN, LaneKind, Lease, State, kind_of_lane
 from leasehold.core.outcome import (
     Aborted,
     By,
@@ -229,14 +229,14 @@ def test_a_suspect_lost_its_worker_twice_or_once_with_one_attempt_left(lost: int
 
 
 @given(leases(), st.one_of(charged, uncharged), chances)
-def test_a_job_that_goes_on_stands_in_the_lane_of_what_is_known_of_it(
+def test_a_job_that_goes_on_stands_in_the_kind_of_lane_what_is_known_of_it(
     lease: Lease, outcome: Outcome, rand: float
 ) -> None:
     settlement = decide(lease, outcome, POLICY, rand)
     if settlement.state is State.QUEUED:
         left = lease.max_attempts - settlement.attempt
         alone = settlement.losses >= 2 or (settlement.losses == 1 and left == 1)
-        assert lane_of(settlement.rank) is (Lane.SUSPECT if alone else Lane.RECOVERED)
+        assert kind_of_lane(settlement.rank) is (LaneKind.SUSPECT if alone else LaneKind.RECOVERED)
 
 
 @given(leases(), st.builds(Failed, words, words, retryable=st.booleans(), error=evidence), chances)

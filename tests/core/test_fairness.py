@@ -9,10 +9,9 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from leasehold.core.fairness import Lane, Share, shares
-from leasehold.core.job import PRIORITY_MAX, PRIORITY_MIN, lane_of, rank
-from leasehold.core.job import Lane as Kind
+from leasehold.core.job import PRIORITY_MAX, PRIORITY_MIN, LaneKind, kind_of_lane, rank
 
-kinds = st.sampled_from(list(Kind))
+kinds = st.sampled_from(list(LaneKind))
 priorities = st.integers(PRIORITY_MIN, PRIORITY_MAX)
 lanes = st.builds(
     lambda priority, kind, queue: Lane(rank(priority, kind), queue), priorities, kinds, st.sampled_from("ab")
@@ -23,7 +22,7 @@ turns = st.integers(0, 1000)
 
 
 def is_fresh(lane: Lane) -> bool:
-    return lane_of(lane.rank) is Kind.FRESH
+    return kind_of_lane(lane.rank) is LaneKind.FRESH
 
 
 def served(asked: Iterable[Share], waiting: dict[Lane, int], free: int) -> Counter[Lane]:
@@ -35,12 +34,12 @@ def served(asked: Iterable[Share], waiting: dict[Lane, int], free: int) -> Count
 
 
 @given(priorities, kinds)
-def test_a_rank_tells_its_lane(priority: int, kind: Kind) -> None:
-    assert lane_of(rank(priority, kind)) is kind
+def test_a_rank_tells_its_lane(priority: int, kind: LaneKind) -> None:
+    assert kind_of_lane(rank(priority, kind)) is kind
 
 
 @given(priorities, kinds, kinds)
-def test_a_higher_priority_is_earlier_whatever_the_lane(priority: int, kind: Kind, other: Kind) -> None:
+def test_a_higher_priority_is_earlier_whatever_the_lane(priority: int, kind: LaneKind, other: LaneKind) -> None:
     assume(priority < PRIORITY_MAX)
     assert rank(priority + 1, kind) < rank(priority, other)
 
@@ -116,7 +115,7 @@ def test_everybody_who_waits_is_served_in_the_end(waiting: dict[Lane, int], free
 
 @given(st.integers(2, 40), st.integers(1, 200))
 def test_a_storm_of_recovered_jobs_does_not_starve_fresh_work(free: int, claims: int) -> None:
-    storm, fresh = Lane(rank(PRIORITY_MAX, Kind.RECOVERED), "a"), Lane(rank(PRIORITY_MIN, Kind.FRESH), "a")
+    storm, fresh = Lane(rank(PRIORITY_MAX, LaneKind.RECOVERED), "a"), Lane(rank(PRIORITY_MIN, LaneKind.FRESH), "a")
     taken = sum(
         served(shares([storm, fresh], free, turn), {storm: 10**9, fresh: 10**9}, free)[fresh] for turn in range(claims)
     )
@@ -125,7 +124,7 @@ def test_a_storm_of_recovered_jobs_does_not_starve_fresh_work(free: int, claims:
 
 @given(st.integers(1, 40), st.integers(2, 200))
 def test_a_backlog_of_fresh_jobs_does_not_starve_recovery(free: int, claims: int) -> None:
-    storm, lost = Lane(rank(PRIORITY_MAX, Kind.FRESH), "a"), Lane(rank(PRIORITY_MIN, Kind.RECOVERED), "a")
+    storm, lost = Lane(rank(PRIORITY_MAX, LaneKind.FRESH), "a"), Lane(rank(PRIORITY_MIN, LaneKind.RECOVERED), "a")
     taken = sum(
         served(shares([storm, lost], free, turn), {storm: 10**9, lost: 10**9}, free)[lost] for turn in range(claims)
     )

@@ -19,7 +19,7 @@ from leasehold.core.decide import Settlement, decide
 from leasehold.core.errors import StoreUnreachableError
 from leasehold.core.facts import Fact, HeartbeatFailed, LeasesKept, SlotUnreadable, StaleTokenRefused
 from leasehold.core.job import Lease, NewJob
-from leasehold.core.outcome import Outcome
+from leasehold.core.outcome import Done, Outcome
 from leasehold.core.policy import Policy
 from leasehold.observe.log import line_of
 from leasehold.processes.book import SharedBook
@@ -124,7 +124,7 @@ async def test_a_beat_whose_row_is_gone_is_a_verdict_for_that_lap_and_for_no_oth
     first, second = await claimed(store, 2)
     desk.book.claimed(0, first, now_ns())
     desk.book.running(0)
-    await store.bury("w1", {Hold(second.job_id, second.token): settled_as_done()}, settled)
+    await store.bury("w1", {Hold(second.job_id, second.token): Done()}, settled)
     facts: list[Fact] = []
 
     async with keeping(dsn, desk, facts):
@@ -340,9 +340,3 @@ async def test_a_lease_is_never_extended_past_its_deadline(
 
     held_clock.step(0.4)
     assert [reaped.job_id for reaped, _ in await store.reap(10, settled)] == [lease.job_id]
-
-
-def settled_as_done() -> Outcome:
-    from leasehold.core.outcome import Done  # noqa: PLC0415 - one word of another room
-
-    return Done()

@@ -21,6 +21,7 @@ from leasehold.runtime.context import Job
 from leasehold.store.contract import Answer, Ask, Cycle, Hold
 from leasehold.store.memory import MemoryStore
 from tests.runtime.scenes import PaperBook, Works, enqueue
+from tests.store.conformance.scenes import ask
 
 
 @pytest.fixture
@@ -254,8 +255,6 @@ async def test_a_worker_recovers_what_expired_before_it_came(app: App) -> None:
     async def clip() -> None: ...
 
     (job_id,) = await enqueue(store, "clip", lease_s=1.0)
-    from tests.store.conformance.scenes import ask  # noqa: PLC0415 - one scene of another room
-
     await store.claim(ask())
     times.append(datetime.fromtimestamp(now.timestamp() + 5, UTC))
     async with Works(app, store) as works:

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from leasehold.core import events
 from leasehold.core.events import NewEvent
-from leasehold.core.job import Lane, Lease, State, rank
+from leasehold.core.job import LaneKind, Lease, State, rank
 from leasehold.core.outcome import (
     Aborted,
     By,
@@ -140,7 +140,7 @@ def _uncharged(lease: Lease, delay_s: float, by: By, *told: NewEvent) -> Settlem
 
 
 def _requeued(lease: Lease, attempt: int, losses: int, delay_s: float, by: By, *told: NewEvent) -> Settlement:
-    lane = Lane.SUSPECT if is_suspect(losses, lease.max_attempts - attempt) else Lane.RECOVERED
+    lane = LaneKind.SUSPECT if is_suspect(losses, lease.max_attempts - attempt) else LaneKind.RECOVERED
     return Settlement(
         job_id=lease.job_id,
         queue=lease.queue,
@@ -175,7 +175,7 @@ def _ended(  # noqa: PLR0913 - each is a fact of the end
         by=by,
         attempt=lease.attempt,
         losses=lease.losses if losses is None else losses,
-        rank=rank(lease.priority, Lane.FRESH),
+        rank=rank(lease.priority, LaneKind.FRESH),
         code=code,
         reason=reason,
         error=error,

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from leasehold.core.job import Lane as Kind
-from leasehold.core.job import lane_of
+from leasehold.core.job import LaneKind, kind_of_lane
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -33,8 +32,8 @@ class Share:
 def shares(lanes: Iterable[Lane], slots: int, turn: int) -> list[Share]:
     """The shares in the order in which they are to be asked. `turn` grows by one with every call."""
     ordered = sorted(lanes)
-    returning = [lane for lane in ordered if lane_of(lane.rank) is not Kind.FRESH]
-    fresh = [lane for lane in ordered if lane_of(lane.rank) is Kind.FRESH]
+    returning = [lane for lane in ordered if kind_of_lane(lane.rank) is not LaneKind.FRESH]
+    fresh = [lane for lane in ordered if kind_of_lane(lane.rank) is LaneKind.FRESH]
     if not fresh:
         return [Share(lane, slots) for lane in returning]
     rest = [Share(lane, slots) for lane in fresh]

@@ -27,26 +27,26 @@ class State(StrEnum):
         return self in (State.DONE, State.FAILED, State.CANCELLED)
 
 
-class Lane(StrEnum):
-    """Where among the waiting a job stands: recovered ones before fresh ones, suspects in a lane of their own."""
+class LaneKind(StrEnum):
+    """What kind of lane a job waits in: recovered ones before fresh ones, suspects in a lane of their own."""
 
     FRESH = "fresh"
     RECOVERED = "recovered"
     SUSPECT = "suspect"
 
 
-_LANE_STEP: Final = {Lane.FRESH: 0, Lane.RECOVERED: 1, Lane.SUSPECT: 2}
+_LANE_STEP: Final = {LaneKind.FRESH: 0, LaneKind.RECOVERED: 1, LaneKind.SUSPECT: 2}
 
 
-def rank(priority: int, lane: Lane) -> int:
+def rank(priority: int, lane: LaneKind) -> int:
     """The lane as the number that the store orders by: the lower, the earlier."""
     assert PRIORITY_MIN <= priority <= PRIORITY_MAX, priority
     return -3 * priority - _LANE_STEP[lane]
 
 
-def lane_of(rank_: int) -> Lane:
+def kind_of_lane(rank_: int) -> LaneKind:
     """The lane that a rank names."""
-    return (Lane.FRESH, Lane.RECOVERED, Lane.SUSPECT)[-rank_ % 3]
+    return (LaneKind.FRESH, LaneKind.RECOVERED, LaneKind.SUSPECT)[-rank_ % 3]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

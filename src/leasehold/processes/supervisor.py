@@ -158,6 +158,8 @@ class Supervisor:
     async def _spawn(self, number: int) -> None:
         # A sweep must not meet a worker between its fork and its exec: it has no mark yet, and nobody knows its pid.
         async with self._births_and_sweeps:
+            if self._stopping:
+                return  # it was told meanwhile, and would not have told this one
             child = self._born(number)
         self._emit(ProcessStarted(child.name, child.pid))
         child.greeting = self._in_background(self._greet(child))

@@ -21,8 +21,7 @@ from leasehold.core.decide import Settlement
 from leasehold.core.errors import StoreError
 from leasehold.core.events import Event, NewEvent, rank_of
 from leasehold.core.fairness import Lane, shares
-from leasehold.core.job import Job, Lease, NewJob, State, rank
-from leasehold.core.job import Lane as Kind
+from leasehold.core.job import Job, LaneKind, Lease, NewJob, State, rank
 from leasehold.core.outcome import By, Expired, Outcome
 from leasehold.store.contract import NEVER_BEGUN, Answer, Ask, Cycle, Decide, Hold, Look, QueueCounts, Verdict
 
@@ -103,7 +102,7 @@ class MemoryStore:
 
     def _added(self, job: NewJob, now: datetime) -> int:
         number, run_at = next(self._numbers), now + timedelta(seconds=job.delay_s)
-        waiting = _Waiting(rank(job.priority, Kind.FRESH), number, run_at if job.delay_s > 0 else None)
+        waiting = _Waiting(rank(job.priority, LaneKind.FRESH), number, run_at if job.delay_s > 0 else None)
         record = self._jobs[number] = _Record(number, job, now, run_at, waiting)
         record.tell(now, NewEvent(events.CREATED, {"queue": job.queue, "task": job.task}))
         return number
